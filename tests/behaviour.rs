@@ -177,7 +177,7 @@ fn a_pod_that_just_runs_looks_as_on_a_kubelet() {
     assert_eq!(
         node.said(),
         [
-            "Normal Pulled Container image \"img:1\" already present on machine",
+            "Normal Pulled Container image \"img:1\" already present on machine and can be accessed by the pod",
             "Normal Created Created container: c",
             "Normal Started Started container c",
         ]

@@ -81,6 +81,8 @@ mod probes;
 mod proxy;
 #[path = "node/pull.rs"]
 mod pull;
+#[path = "node/pull_credentials.rs"]
+mod pull_credentials;
 #[path = "node/pull_policy.rs"]
 mod pull_policy;
 #[path = "node/resize.rs"]

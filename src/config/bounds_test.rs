@@ -135,6 +135,22 @@ fn bounds_are_reported_in_the_kubelets_words() {
             "coracle.pullAlwaysOffline \"maybe\" must be one of: \"use\", \"fail\"",
         ),
         (
+            "imagePullCredentialsVerificationPolicy: Maybe",
+            "option \"Maybe\" specified for imagePullCredentialsVerificationPolicy. Valid options are \"NeverVerify\", \
+             \"NeverVerifyPreloadedImages\", \"NeverVerifyAllowlistedImages\" or \"AlwaysVerify\"",
+        ),
+        (
+            "preloadedImagesVerificationAllowlist: [r.lan/app]",
+            "can't set `preloadedImagesVerificationAllowlist` if `imagePullCredentialsVerificationPolicy` is not \
+             \"NeverVerifyAllowlistedImages\"",
+        ),
+        (
+            "imagePullCredentialsVerificationPolicy: NeverVerifyAllowlistedImages\n\
+             preloadedImagesVerificationAllowlist: [r.lan/*, r.lan/a/*, r.lan:5000/app, 'r.lan/a*']",
+            "invalid image pattern in `preloadedImagesVerificationAllowlist`: not a valid wildcard pattern, only patterns \
+             ending with '/*' are allowed: r.lan/a*",
+        ),
+        (
             "staticPodURL: box.lan/pods",
             "staticPodURL must be like https://host/path; a password belongs into staticPodURLHeader",
         ),

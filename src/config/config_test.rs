@@ -170,6 +170,12 @@ const OTHERS: &[(&str, &str, &str)] = &[
     ("maxParallelImagePulls", "3", "serializeImagePulls: false"),
     ("registryPullQPS", "7", ""),
     ("registryBurst", "8", ""),
+    ("imagePullCredentialsVerificationPolicy", "AlwaysVerify", ""),
+    (
+        "preloadedImagesVerificationAllowlist",
+        "[r.lan/app]",
+        "imagePullCredentialsVerificationPolicy: NeverVerifyAllowlistedImages",
+    ),
     ("coracle.rootDir", "/root-dir", ""),
     ("coracle.runDir", "/run-dir", ""),
     ("coracle.preload", "[/images]", ""),

@@ -11,7 +11,7 @@ use ipnet::IpNet;
 use super::fields::{FIELDS, Role};
 use super::given::Given;
 use super::layers::{self, Flag, Layers, Origin, Problem};
-use super::registries::registries;
+use super::registries::{registries, verification};
 use super::{Config, Settings, eviction, node, rules, shutdown, values};
 use super::{DEFAULT_DIR, DEFAULT_FILE};
 use crate::layout::Layout;
@@ -321,6 +321,7 @@ fn settings(given: &Given<'_>) -> Settings {
         shutdown: shutdown::groups(given),
         eviction: eviction::eviction(given),
         image_gc: eviction::image_gc(given),
+        image_verification: verification(given),
     }
 }
 

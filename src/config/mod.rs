@@ -14,6 +14,7 @@ use ipnet::IpNet;
 
 use crate::layout::Layout;
 use crate::spec::PodSecurity;
+use crate::types::image_access::Verification;
 use crate::types::{Group, ImagePolicy, Swapping};
 
 mod bundle;
@@ -159,6 +160,8 @@ pub struct Settings {
     pub eviction: Eviction,
     /// Garbage collection of images.
     pub image_gc: ImagePolicy,
+    /// Which stored images are for pods with credentials only.
+    pub image_verification: Verification,
 }
 
 impl Default for Settings {

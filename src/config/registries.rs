@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use super::given::Given;
 use crate::spec::ImageName;
+use crate::types::image_access::Verification;
 use crate::types::{PullWindow, Rate};
 
 /// Settings of pulls.
@@ -36,6 +37,9 @@ const SPEED: &str = "coracle.pullRate";
 const WINDOWS: &str = "coracle.pullWindows";
 const OFFLINE: &str = "coracle.pullAlwaysOffline";
 const PLAIN: &str = "coracle.plainHTTPRegistries";
+
+const VERIFICATION: &str = "imagePullCredentialsVerificationPolicy";
+const ALLOWED: &str = "preloadedImagesVerificationAllowlist";
 
 /// The slowest rate: a pull that brings less than 16 KiB a minute counts as stalled.
 const SLOWEST: u64 = 4 << 10;
@@ -74,6 +78,73 @@ fn parallel(given: &Given<'_>) -> Option<usize> {
             .is_set(PARALLEL)
             .then(|| usize::try_from(given.int(PARALLEL)).unwrap_or(1)),
     }
+}
+
+/// Which stored images are for pods with credentials only.
+pub(super) fn verification(given: &Given<'_>) -> Verification {
+    let (policy, allowed) = (given.text(VERIFICATION), given.texts(ALLOWED));
+    let verification = match policy.as_str() {
+        "NeverVerify" => Verification::Nothing,
+        "NeverVerifyPreloadedImages" => Verification::Pulled,
+        "NeverVerifyAllowlistedImages" => Verification::Unlisted(allowed.clone()),
+        "AlwaysVerify" => Verification::All,
+        _ => {
+            let text = format!(
+                "option {policy:?} specified for {VERIFICATION}. Valid options are \"NeverVerify\", \
+                 \"NeverVerifyPreloadedImages\", \"NeverVerifyAllowlistedImages\" or \"AlwaysVerify\""
+            );
+            given.wrong(&[VERIFICATION], text);
+            Verification::All
+        }
+    };
+    if !matches!(verification, Verification::Unlisted(_)) && !allowed.is_empty() {
+        let text = format!(
+            "can't set `{ALLOWED}` if `{VERIFICATION}` is not \"NeverVerifyAllowlistedImages\""
+        );
+        given.wrong(&[ALLOWED], text);
+        return verification;
+    }
+    for (index, pattern) in allowed.iter().enumerate() {
+        if let Some(why) = pattern_problem(pattern) {
+            let text = format!("invalid image pattern in `{ALLOWED}`: {why}");
+            given.wrong(&[&format!("{ALLOWED}[{index}]"), ALLOWED], text);
+        }
+    }
+    verification
+}
+
+/// What is wrong with `registry/repository` or `registry/path/*`.
+fn pattern_problem(pattern: &str) -> Option<String> {
+    if pattern.trim() != pattern {
+        return Some(format!(
+            "leading/trailing spaces are not allowed: {pattern}"
+        ));
+    }
+    let prefix = pattern.strip_suffix("/*");
+    let bare = prefix.unwrap_or(pattern);
+    if pattern.is_empty() {
+        return Some(format!("the supplied pattern is too short: {pattern}"));
+    }
+    if bare.contains('*') {
+        return Some(format!(
+            "not a valid wildcard pattern, only patterns ending with '/*' are allowed: {pattern}"
+        ));
+    }
+    if let Some(prefix) = prefix {
+        return (prefix.is_empty()).then(|| "at least registry hostname is required".to_owned());
+    }
+    let name = match ImageName::parse(pattern) {
+        Ok(name) => name,
+        Err(why) => return Some(format!("failed to parse as an image name: {why}")),
+    };
+    let full = name.in_full();
+    let last = pattern.rsplit('/').next().unwrap_or_default();
+    if last.contains([':', '@']) {
+        return Some(format!(
+            "neither tag nor digest is accepted in an image reference: {pattern}"
+        ));
+    }
+    (full != pattern).then(|| format!("the name must be in full, {full}: {pattern}"))
 }
 
 /// Reports what is wrong.
@@ -151,6 +222,37 @@ fn speed(text: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_image_pattern_is_a_repository_or_all_below_a_path() {
+        const NO_TAG: &str = "neither tag nor digest is accepted";
+        let digest = format!("r.lan/app@sha256:{}", "a".repeat(64));
+        for (pattern, expected) in [
+            ("r.lan/team/app", None),
+            ("r.lan:5000/app", None),
+            ("r.lan/*", None),
+            ("r.lan/team/*", None),
+            ("r.lan/team*/app", Some("only patterns ending with '/*'")),
+            ("r.lan/team*", Some("only patterns ending with '/*'")),
+            ("r.lan/*/app", Some("only patterns ending with '/*'")),
+            ("*", Some("only patterns ending with '/*'")),
+            ("/*", Some("at least registry hostname")),
+            ("r.lan/", Some("failed to parse as an image name")),
+            ("", Some("too short")),
+            ("r.lan/app:1", Some(NO_TAG)),
+            (&digest, Some(NO_TAG)),
+            ("r.lan/app ", Some("leading/trailing spaces")),
+            ("app", Some("in full, docker.io/library/app: app")),
+            ("docker.io/app", Some("in full, docker.io/library/app")),
+        ] {
+            let found = pattern_problem(pattern);
+            let fits = match (&found, expected) {
+                (Some(found), Some(expected)) => found.contains(expected),
+                (found, expected) => found.is_none() && expected.is_none(),
+            };
+            assert!(fits, "{pattern}: {found:?}");
+        }
+    }
 
     #[test]
     fn a_rate_has_a_unit() {

@@ -17,6 +17,7 @@ use super::store::{
     ImageStore, LayerRecord, Record, Reference, read_json, write_atomic, write_json,
 };
 use super::trust::{MAX_SIGNATURES, Origin};
+use crate::types::image_access::{self, Accesses, Grant};
 
 /// The maximum number of manifests and indexes that lead to an image.
 const MAX_DIGESTS: usize = 64;
@@ -33,12 +34,14 @@ pub(super) fn distinct_layers(images: &[Found]) -> Vec<FoundLayer> {
 }
 
 /// Moves everything into place. `origin`: the archive they come from; none if they were pulled. `vouched`: a signed bundle
-/// brought them. The caller holds the lock, and the staged data is on disk.
+/// brought them. `access`: who may use those that are pulled for a pod. The caller holds the lock, and the staged data is
+/// on disk.
 pub(super) fn commit(
     store: &ImageStore,
     staging: &Staging,
     images: &[Found],
     (origin, vouched): (Option<&Origin>, bool),
+    access: &Accesses,
 ) -> Result<Vec<Imported>, ImageError> {
     for layer in distinct_layers(images) {
         let (from, to) = (
@@ -52,7 +55,7 @@ pub(super) fn commit(
     gc::sync(&store.dir().join("layers"))?;
     let mut imported = Vec::new();
     for image in images {
-        let id = write_image(store, image, vouched)?;
+        let id = write_image(store, image, vouched, access)?;
         let file: ConfigFile = oci::parse(&image.config, &format!("config {id}"))?;
         imported.push(Imported {
             id,
@@ -62,10 +65,15 @@ pub(super) fn commit(
     }
     for image in &imported {
         for name in &image.names {
+            // One that is damaged is replaced.
+            let known = store.reference(name).ok().flatten();
+            let given = known.is_some_and(|known| known.is_given(&image.id));
+            let pulled = origin.is_none();
             let reference = Reference {
                 name: name.clone(),
                 id: image.id.clone(),
-                pulled: origin.is_none(),
+                pulled,
+                opened: pulled && (given || access.is_empty()),
                 origin: origin.cloned(),
             };
             write_json(&store.reference_path(name), &reference)?;
@@ -74,7 +82,12 @@ pub(super) fn commit(
     Ok(imported)
 }
 
-fn write_image(store: &ImageStore, image: &Found, mut vouched: bool) -> Result<String, ImageError> {
+fn write_image(
+    store: &ImageStore,
+    image: &Found,
+    mut vouched: bool,
+    granted: &Accesses,
+) -> Result<String, ImageError> {
     let id = digest::of(&image.config);
     let mut sizes = Vec::new();
     for layer in &image.layers {
@@ -91,8 +104,10 @@ fn write_image(store: &ImageStore, image: &Found, mut vouched: bool) -> Result<S
     let mut digests = vec![digest::of(&manifest)];
     digests.extend(image.indexes.iter().cloned());
     let mut signatures = image.signatures.clone();
+    let mut access = None;
     if let Some(known) = store.record(&id)? {
         vouched |= known.vouched;
+        access = known.access;
         for signature in known.signatures {
             if !signatures.contains(&signature) && signatures.len() < MAX_SIGNATURES {
                 signatures.push(signature);
@@ -105,6 +120,10 @@ fn write_image(store: &ImageStore, image: &Found, mut vouched: bool) -> Result<S
                 digests.push(digest);
             }
         }
+    }
+    for (repository, granted) in granted {
+        let granted = granted.everyone.then_some(&Grant::Everyone);
+        image_access::grant(access.get_or_insert_default(), repository, granted);
     }
     write_atomic(&store.blob_path(&id), &image.config)?;
     write_atomic(&store.blob_path(&digest::of(&manifest)), &manifest)?;
@@ -119,6 +138,7 @@ fn write_image(store: &ImageStore, image: &Found, mut vouched: bool) -> Result<S
         size_bytes: sizes.iter().sum(),
         signatures,
         vouched,
+        access,
     };
     write_json(&store.record_path(&id), &record)?;
     Ok(id)

@@ -89,6 +89,7 @@ impl ImageStore {
                 name: name.to_owned(),
                 id: id.to_owned(),
                 pulled: false,
+                opened: false,
                 origin: origin.cloned(),
             };
             write_json(&self.reference_path(name), &reference)?;
@@ -125,6 +126,7 @@ impl ImageStore {
             id,
             // No registry was asked for this name.
             pulled: false,
+            opened: false,
             origin: None,
         };
         write_json(&self.reference_path(&full), &reference)?;

@@ -24,6 +24,7 @@ use super::staging::Staging;
 use super::store::ImageStore;
 use super::trust::PublicKey;
 use crate::sys::clock;
+use crate::types::image_access::Accesses;
 
 /// The shortest interval between progress reports.
 const REPORT_EVERY: Duration = Duration::from_millis(100);
@@ -54,6 +55,8 @@ pub(crate) struct Request {
     pub(crate) bundle: Option<String>,
     /// Whether that bundle's signature was verified: it stands for its images.
     pub(crate) vouched: bool,
+    /// Who may use an image that is pulled for a pod; nobody yet, if it is not known by whose credentials it comes.
+    pub(crate) access: Accesses,
     /// What the images need to be let in.
     pub(crate) trust: Trust,
 }
@@ -149,6 +152,7 @@ pub(crate) fn import(
         &staging,
         &images,
         (origin.as_ref(), request.vouched),
+        &request.access,
     )
     .map_err(|why| full_disk(why, &space))?;
     for (image, names) in imported.iter_mut().zip(names) {
@@ -328,6 +332,7 @@ pub fn import_here(store: &Path, archive: &Path) -> Result<Vec<Imported>, ImageE
         platform: None,
         bundle: None,
         vouched: false,
+        access: Accesses::new(),
         trust: Trust::default(),
     };
     import(&request, &mut |_| Ok(()))

@@ -5,6 +5,7 @@
 //! ([`trust`]); `import` has the layers unpacked (`layers`, `compress`, `tar_reader`, `unpack`, `entry`) into a `staging`
 //! directory and verifies them; `commit` makes everything visible at the end. `save` goes the other way.
 
+mod access;
 mod archive;
 mod bundle;
 mod check;

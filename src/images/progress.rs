@@ -64,6 +64,9 @@ pub(crate) struct Fetched {
     /// What the web server names the archive by.
     #[serde(default)]
     pub(crate) validator: Option<String>,
+    /// Which login of all sources was accepted last, from 0; a source without any counts as one.
+    #[serde(default)]
+    pub(crate) login: usize,
 }
 
 /// Failures of pulls that are handled in a way of their own.

@@ -34,6 +34,7 @@ use super::preload;
 use super::trust::{Demand, Origin, Signature, TrustError};
 
 use crate::sys::{file, process};
+use crate::types::image_access::Accesses;
 use crate::types::{Gather, InOrder};
 
 /// The store of one agent.
@@ -78,6 +79,9 @@ pub(crate) struct Record {
     /// Whether it came with a bundle whose signature was verified: that covers its digests.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) vouched: bool,
+    /// Who may use it; none, until it is pulled for a pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) access: Option<Accesses>,
 }
 
 impl Record {
@@ -101,9 +105,19 @@ pub(crate) struct Reference {
     /// Whether it came from its registry, not from an archive.
     #[serde(default)]
     pub(crate) pulled: bool,
+    /// Whether a person pulled it, or an archive had brought the same image before: then it is for all pods.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) opened: bool,
     /// The archive that it came from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) origin: Option<Origin>,
+}
+
+impl Reference {
+    /// Whether an archive or a person brought this image by this name, not a pod.
+    pub(crate) fn is_given(&self, id: &str) -> bool {
+        self.id == id && (!self.pulled || self.opened)
+    }
 }
 
 /// `layers/<hex>/layer.json`.

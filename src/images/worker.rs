@@ -22,6 +22,7 @@ use super::space::KeepFree;
 use super::trust::PublicKey;
 use crate::sys::capability::keep_only;
 use crate::sys::process;
+use crate::types::image_access::Accesses;
 
 /// Address space. A zstd window takes up to 128 MiB, documents 4 MiB each.
 const MAX_MEMORY_BYTES: u64 = 512 << 20;
@@ -40,7 +41,7 @@ const MAX_KEYS_BYTES: u64 = 1 << 20;
 
 const USAGE: &str = "usage: coracle image-worker import --store DIR [--preloaded] [--name NAME] [--keep-bytes N] \
                      [--keep-inodes N] [--policy FILE] [--pulled] [--arriving BOOT] [--demand JSON] [--platform PLATFORM] \
-                     [--bundle DIGEST [--vouched]] PATH|-, or coracle image-worker bundle --store DIR --keep-bytes N --keep-inodes N -- PATH, or coracle \
+                     [--bundle DIGEST [--vouched]] [--access JSON] PATH|-, or coracle image-worker bundle --store DIR --keep-bytes N --keep-inodes N -- PATH, or coracle \
                      image-worker fetch|get|save";
 
 /// Runs the worker with the arguments behind `image-worker`. 0: imported; 1: not; 2: bad arguments.
@@ -246,7 +247,7 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Option<(Request, Option<Pa
     let (mut store, mut name, mut preloaded, mut archive) = (None, None, false, None);
     let (mut pulled, mut arriving, mut platform, mut bundle) = (false, None, None, None);
     let (mut policy, mut trust, mut vouched) = (None, Trust::default(), false);
-    let mut keep = KeepFree::default();
+    let (mut keep, mut access) = (KeepFree::default(), Accesses::new());
     while let Some(arg) = args.next() {
         match arg.to_str() {
             Some("--store") => store = Some(args.next()?.into()),
@@ -262,6 +263,7 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Option<(Request, Option<Pa
             Some("--platform") => platform = Some(Platform::parse(args.next()?.to_str()?).ok()?),
             Some("--bundle") => bundle = Some(args.next()?.into_string().ok()?),
             Some("--vouched") => vouched = true,
+            Some("--access") => access = serde_json::from_str(args.next()?.to_str()?).ok()?,
             Some("--keep-bytes") => keep.bytes = args.next()?.to_str()?.parse().ok()?,
             Some("--keep-inodes") => keep.inodes = args.next()?.to_str()?.parse().ok()?,
             Some("--") => archive = Some(args.next()?.into()),
@@ -281,6 +283,7 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Option<(Request, Option<Pa
         platform,
         bundle,
         vouched,
+        access,
         trust,
     };
     Some((request, policy))

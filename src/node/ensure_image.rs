@@ -9,10 +9,14 @@ use super::execute::Tools;
 use super::pulls::Wanted;
 use crate::images::{Image, ImageError, KeepFree};
 use crate::plan::event::{self, ImageFailure};
-use crate::plan::pull::{self, Source, Way};
+use crate::plan::pull::{self, Source, Stored, Way};
 use crate::plan::retry::IMPORT_PATIENCE_MS;
 use crate::plan::{Event, PodFact};
 use crate::spec::{PodSpec, PodUid};
+
+/// Why the image that the node has is no way out.
+const NOT_FOR_ALL: &str = "the node has the image, but only for pods whose credentials its registry has accepted: \
+                           `imagePullCredentialsVerificationPolicy`";
 
 impl Tools {
     /// Finds the images that a container needs, its own and those of its volumes, and pulls what the node lacks.
@@ -112,17 +116,18 @@ impl Tools {
             found = self.look_up(&name).await;
         }
         let stored = match found {
-            Ok(Some(image)) => Some((image, self.source(&name).await)),
+            Ok(Some(image)) => {
+                let usable = self.may_use(pod, wanted, &image).await;
+                let source = self.source(&name).await;
+                Some((image, Stored { source, usable }))
+            }
             Ok(None) => None,
             Err(error) => return Err((ImageFailure::Inspect, crate::chain(&error))),
         };
-        let source = stored.as_ref().map(|(_, source)| *source);
-        match (pull::way(wanted.policy, source), stored) {
+        let of = stored.as_ref().map(|(_, of)| *of);
+        match (pull::way(wanted.policy, of), stored) {
             (Way::Use, Some((image, _))) => Ok((image, None)),
-            (Way::Pull, stored) => {
-                let stored = stored.map(|(image, _)| image);
-                self.pull_or_use(pod, container, wanted, stored).await
-            }
+            (Way::Pull, stored) => self.pull_or_use(pod, container, wanted, stored).await,
             (Way::Use | Way::Refuse, _) => Err((
                 ImageFailure::NeverPull,
                 format!(
@@ -139,18 +144,25 @@ impl Tools {
         pod: &PodSpec,
         container: &str,
         wanted: Wanted<'_>,
-        stored: Option<Image>,
+        stored: Option<(Image, Stored)>,
     ) -> Result<(Image, Option<event::Pulled>), (ImageFailure, String)> {
-        let pulled = self.pull_for_pod(pod, container, wanted, stored.is_some());
+        let is_there = stored.is_some();
+        let usable = stored.filter(|(_, of)| of.usable).map(|(image, _)| image);
+        let pulled = self.pull_for_pod(pod, container, wanted, usable.is_some());
         let failed = match pulled.await {
             Ok((image, pulled)) => return Ok((image, Some(pulled))),
             Err(failed) => failed,
         };
         let may_use = failed.offline && self.config.registries.use_offline;
-        match (stored.filter(|_| may_use), failed.failure) {
+        let refused = is_there && usable.is_none();
+        match (usable.filter(|_| may_use), failed.failure) {
             (Some(image), _) => {
                 let pulled = event::Pulled::Unreachable(failed.message);
                 Ok((image, Some(pulled)))
+            }
+            (None, failure) if refused => {
+                let message = format!("{} ({NOT_FOR_ALL})", failed.message);
+                Err((failure, message))
             }
             (None, ImageFailure::Pull) => {
                 let message = with_way_out(failed.message, &self.config.preload);

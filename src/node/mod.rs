@@ -23,6 +23,7 @@ mod garbage;
 mod hooks;
 mod journal;
 mod logging;
+mod logins;
 mod manager;
 mod manifest_url;
 mod manifests;

@@ -1,6 +1,6 @@
 //! Pulls of images: for clients and for pods. Those that want the same image take turns, so that it is downloaded once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -11,18 +11,17 @@ use smol::lock::Semaphore;
 
 use super::Input;
 use super::execute::{Tools, WORKER};
+use super::logins::{Login, places};
 use crate::api::PullRequest;
 use crate::config::Registries;
-use crate::images::registry::{
-    self, AuthError, AuthFile, BundleFetch, Credentials, PullOptions, Pulled, RegistriesConf,
-    Source,
-};
+use crate::images::registry::{self, BundleFetch, Credentials, PullOptions, Pulled, Source};
 use crate::images::{Cause, Image, ImageError, Progress};
 use crate::plan::event::ImageFailure;
 use crate::plan::pull::{self, Bucket};
 use crate::plan::{Event, NodeFact, PodFact, event};
-use crate::spec::{ImageName, PodSpec, PodUid, PullPolicy, Reason, pull_secrets};
+use crate::spec::{ImageName, PodSpec, PodUid, PullPolicy, Reason};
 use crate::sys::clock;
+use crate::types::image_access::{Access, Accesses, Grant};
 use crate::types::{Gather, PullHours, Rate, Time};
 
 /// The shortest interval between reports to the planner about a pull.
@@ -103,13 +102,13 @@ impl Tools {
     /// Pulls an image, in turn with others that want it, until `abandoned` is ready. What has arrived by then stays
     /// for the next pull.
     ///
-    /// The credentials of `logins` are tried before those of the node's file. If the request has some, they are for the
-    /// registry, and only mirrors have others.
+    /// `logins`: those of the pod that it is for, which are tried before those of the node's file; none, if a person
+    /// pulls. If the request has some, they are for the registry, and only mirrors have others.
     pub(super) async fn pull(
         &self,
         abandoned: impl Future<Output = ()>,
         request: PullRequest,
-        logins: Vec<AuthFile>,
+        logins: Option<Vec<Login>>,
         on_progress: impl FnMut(Progress),
     ) -> Result<Pulled, ImageError> {
         let image = ImageName::parse(&request.name).map_err(|why| ImageError::Name {
@@ -130,43 +129,72 @@ impl Tools {
             });
             let written = request.name.clone();
             let (files, meant) = (registries.clone(), image.clone());
-            let find = move || sources(&files, &meant, &written, logins, login);
+            let for_pod = logins.is_some();
+            let logins = logins.unwrap_or_default();
+            let find = move || places(&files, (&meant, &written), &logins, login.as_ref());
+            let places = super::unblock(find).await?;
             let trust = self.demand(&image).await?;
             let options = PullOptions {
                 name: request.name,
                 platform: request.platform,
-                sources: super::unblock(find).await?,
+                sources: places.sources,
                 plain_http: registries.plain_http,
                 certificates: registries.certificate_dirs,
                 trust,
+                access: match for_pod {
+                    true => first_access(&image, &places.owners),
+                    false => Accesses::new(),
+                },
                 bytes_per_second: registries.bytes_per_second,
                 keep: self.keep_free(),
             };
             let never = std::future::pending();
             let store = self.images.dir();
-            let (pulled, failures) =
+            let (pulled, served) =
                 registry::pull_unless(never, WORKER.as_ref(), store, &options, on_progress).await?;
-            for failure in failures {
+            for failure in served.failures {
                 tracing::warn!("a mirror could not serve `{}`: {failure}", options.name);
             }
-            Ok(pulled)
+            let id = pulled.id();
+            let opened = match for_pod {
+                false => self.note_pulled(id, &image, None).await,
+                true => match places.owners.into_iter().nth(served.login) {
+                    Some(owner) => self.note_pulled(id, &image, Some(owner)).await,
+                    None => false,
+                },
+            };
+            Ok((pulled, opened))
         };
         let given_up = async {
             abandoned.await;
             Err(ImageError::Abandoned)
         };
         let pulled = smol::future::or(work, given_up).await;
-        match &pulled {
-            Ok(Pulled::New(image)) => {
-                let names = image.names.iter().cloned().gather();
-                let changed = Event::Node(NodeFact::ImagesChanged(Some(names)));
-                let _ = self.inputs.send(Input::Event(changed)).await;
+        let changed = match &pulled {
+            Ok((Pulled::New(image), _)) => Some(image.names.iter().cloned().gather()),
+            Ok((Pulled::Unchanged(_), true)) => Some(BTreeSet::from([image.to_string()])),
+            Ok((Pulled::Unchanged(_), false)) => None,
+            Err(_) => {
+                self.clear_up_after_import().await;
+                None
             }
-            Ok(Pulled::Unchanged(_)) => {}
-            Err(_) => self.clear_up_after_import().await,
+        };
+        if let Some(names) = changed {
+            let changed = Event::Node(NodeFact::ImagesChanged(Some(names)));
+            let _ = self.inputs.send(Input::Event(changed)).await;
         }
-        pulled
+        pulled.map(|(pulled, _)| pulled)
     }
+}
+
+/// Who may use an image as soon as it is there: all pods, if only the node's credentials are tried, else nobody until it
+/// is known whose were accepted.
+fn first_access(image: &ImageName, owners: &[Grant]) -> Accesses {
+    let access = Access {
+        everyone: owners.iter().all(|owner| *owner == Grant::Everyone),
+        secrets: Vec::new(),
+    };
+    Accesses::from([(image.in_full(), access)])
 }
 
 /// Locks what is consistent even after a panic.
@@ -196,7 +224,7 @@ impl From<String> for PullFailure {
 
 impl Tools {
     /// Pulls an image that a pod's container needs: the stored image and how long it took, or why there is none.
-    /// `stored`: there is an image of that name.
+    /// `stored`: there is an image of that name that the pod may use.
     pub(super) async fn pull_for_pod(
         &self,
         pod: &PodSpec,
@@ -342,31 +370,22 @@ impl Tools {
         }
     }
 
-    /// The pull secrets of a pod, and the names of those that are not there.
-    fn logins_of(&self, pod: &PodSpec) -> Result<(Vec<AuthFile>, Vec<String>), String> {
-        let configuration = self.sandboxes.configuration.now();
-        let secrets = pull_secrets::of(pod, &configuration);
-        let mut logins = Vec::new();
-        for (name, document) in &secrets.found {
-            let failed = |why| format!("the image pull secret \"{name}\": {}", crate::chain(&why));
-            logins.push(AuthFile::parse(document).map_err(failed)?);
-        }
-        Ok((logins, secrets.missing))
-    }
-
     /// Pulls an image, unless another pod has just pulled it and the policy takes what is there.
     async fn pull_once(
         &self,
         pod: &PodSpec,
         container: &str,
         wanted: Wanted<'_>,
-        logins: Vec<AuthFile>,
+        logins: Vec<Login>,
     ) -> Result<(), PullFailure> {
         let name = wanted.name.to_string();
         if wanted.policy == PullPolicy::IfNotPresent {
             // The others' turn is over when this one begins.
             drop(self.pulls.turn(&name).lock().await);
-            if matches!(self.look_up(&name).await, Ok(Some(_))) {
+            let stored = self.look_up(&name).await;
+            if let Ok(Some(image)) = stored
+                && self.may_use(pod, wanted, &image).await
+            {
                 return Ok(());
             }
         }
@@ -378,7 +397,7 @@ impl Tools {
         };
         let tell = self.teller(pod, container, wanted);
         let pulled = self
-            .pull(std::future::pending(), request, logins, tell)
+            .pull(std::future::pending(), request, Some(logins), tell)
             .await;
         pulled.map(drop).map_err(|why| PullFailure {
             offline: matches!(&why, ImageError::Pull { cause, .. } if *cause == Cause::Unreachable),
@@ -428,57 +447,6 @@ impl Tools {
     }
 }
 
-/// Where an image can be fetched from, each place with its credentials: those of pods before those of the node's file.
-/// `login` is for the registry alone.
-fn sources(
-    registries: &Registries,
-    image: &ImageName,
-    written: &str,
-    mut logins: Vec<AuthFile>,
-    login: Option<Credentials>,
-) -> Result<Vec<Source>, ImageError> {
-    let conf = RegistriesConf::read(&registries.conf)?;
-    let places = conf.places(image, written)?;
-    let of_file = |why: AuthError| ImageError::Pull {
-        message: format!(
-            "the credentials in `{}`: {}",
-            registries.auth_file.display(),
-            crate::chain(&why)
-        ),
-        hint: None,
-        cause: Cause::Other,
-    };
-    let own = AuthFile::read(&registries.auth_file).map_err(of_file)?;
-    let pods = logins.len();
-    logins.extend(own);
-    let last = places.len().saturating_sub(1);
-    let mut sources = Vec::new();
-    for (number, place) in places.into_iter().enumerate() {
-        let mut credentials = Vec::new();
-        if let Some(login) = login.as_ref().filter(|_| number == last) {
-            credentials.push(login.clone());
-        } else {
-            for (file, login) in logins.iter().enumerate() {
-                let found = login.credentials(&place.name);
-                credentials.extend(found.map_err(|why| match file < pods {
-                    true => ImageError::Pull {
-                        message: format!("an image pull secret: {}", crate::chain(&why)),
-                        hint: None,
-                        cause: Cause::Other,
-                    },
-                    false => of_file(why),
-                })?);
-            }
-        }
-        sources.push(Source {
-            name: place.name.to_string(),
-            insecure: place.insecure,
-            credentials,
-        });
-    }
-    Ok(sources)
-}
-
 impl Tools {
     /// Fetches a bundle from its registry, or its archive from a web server, unless it is `known`. What has arrived stays
     /// if it fails. The caller has the turn of this source.
@@ -502,6 +470,7 @@ impl Tools {
             plain_http: registries.plain_http,
             certificates: registries.certificate_dirs,
             keep: self.keep_free(),
+            access: Accesses::new(),
         };
         let (exe, store) = (WORKER.as_ref(), self.images.dir());
         registry::fetch_bundle(exe, store, (&options, known), on_progress).await
@@ -517,8 +486,8 @@ impl Tools {
             why: why.to_string(),
         })?;
         let (files, written) = (self.config.registries.clone(), name.to_owned());
-        let find = move || sources(&files, &image, &written, Vec::new(), None);
-        super::unblock(find).await
+        let find = move || places(&files, (&image, &written), &[], None);
+        Ok(super::unblock(find).await?.sources)
     }
 }
 
@@ -533,7 +502,7 @@ pub(super) async fn pull_for_client(tools: Tools, request: PullRequest, progress
         let _ = lines.try_send(line.to_string());
     };
     let name = request.name.clone();
-    let line = match tools.pull(gone, request, Vec::new(), tell).await {
+    let line = match tools.pull(gone, request, None, tell).await {
         Ok(Pulled::New(image)) => json!({ "type": "image", "id": image.id, "names": image.names,
                                           "warnings": image.warnings, "unchanged": false }),
         Ok(Pulled::Unchanged(id)) => json!({ "type": "image", "id": id, "names": [name],

@@ -14,6 +14,15 @@ pub enum Source {
     Registry,
 }
 
+/// The image that is stored under a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stored {
+    /// Where it came from.
+    pub source: Source,
+    /// Whether the pod may use it without its registry (`types::image_access`).
+    pub usable: bool,
+}
+
 /// What to do for a container's image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
@@ -26,9 +35,11 @@ pub enum Way {
 }
 
 /// What a pull policy means for the image that is stored under a name, if there is one. A kubelet with `Always` asks
-/// the registry for every image; here one from an archive is used, so that offline nodes need no other policy.
-pub fn way(policy: PullPolicy, stored: Option<Source>) -> Way {
-    match (policy, stored) {
+/// the registry for every image; here one from an archive is used, so that offline nodes need no other policy. An image
+/// that the pod may not use is as good as none.
+pub fn way(policy: PullPolicy, stored: Option<Stored>) -> Way {
+    let usable = stored.filter(|stored| stored.usable);
+    match (policy, usable.map(|stored| stored.source)) {
         (PullPolicy::Never, None) => Way::Refuse,
         (PullPolicy::Always, Some(Source::Registry)) => Way::Pull,
         (PullPolicy::Always | PullPolicy::IfNotPresent, None) => Way::Pull,
@@ -99,7 +110,10 @@ mod tests {
             (Never, Some(Registry), Way::Use),
             (Never, Some(Archive), Way::Use),
         ] {
-            assert_eq!(way(policy, stored), expected, "{policy:?} {stored:?}");
+            let of = |usable| stored.map(|source| Stored { source, usable });
+            assert_eq!(way(policy, of(true)), expected, "{policy:?} {stored:?}");
+            let refused = way(policy, of(false));
+            assert_eq!(refused, way(policy, None), "{policy:?} {stored:?}");
         }
     }
 

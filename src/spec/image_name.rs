@@ -100,6 +100,11 @@ impl ImageName {
         text
     }
 
+    /// Returns the registry and the repository: `docker.io/library/busybox`.
+    pub fn in_full(&self) -> String {
+        format!("{}/{}", self.registry, self.repository)
+    }
+
     /// Returns the default of `imagePullPolicy`: `Always` for the tag `latest`, else `IfNotPresent`.
     pub fn default_pull_policy(&self) -> PullPolicy {
         match self.tag.as_deref() {
@@ -123,7 +128,7 @@ impl ImageName {
 impl fmt::Display for ImageName {
     /// Formats the full name: `docker.io/library/busybox:latest`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut text = format!("{}/{}", self.registry, self.repository);
+        let mut text = self.in_full();
         self.push_suffix(&mut text);
         f.write_str(&text)
     }

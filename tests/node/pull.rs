@@ -95,7 +95,7 @@ impl Registry {
     }
 
     /// From now on only `user` with `password` is let in.
-    fn ask_for_login(&self) {
+    pub(crate) fn ask_for_login(&self) {
         // `user:password` in base64.
         self.proxy.rule(|ask| match ask.header("authorization") {
             Some("Basic dXNlcjpwYXNzd29yZA==") => Deed::Pass,
@@ -268,7 +268,7 @@ fn credentials_come_from_the_nodes_file_from_another_or_from_standard_input() {
 }
 
 /// A Secret with this login for a registry, in base64.
-fn pull_secret(name: &str, registry: &Registry, auth: &str) -> String {
+pub(crate) fn pull_secret(name: &str, registry: &Registry, auth: &str) -> String {
     let address = registry.proxy.address;
     let document = serde_json::json!({ "auths": { address.to_string(): { "auth": auth } } });
     format!(
@@ -440,7 +440,9 @@ fn a_pod_pulls_what_the_node_lacks_once_for_all_and_says_so() {
     agent.write("d.yaml", &pod("d", &name, "IfNotPresent"));
     agent.wait_running("d");
     assert!(registry.proxy.asked().is_empty());
-    let present = format!("Container image \"{name}\" already present on machine");
+    let present = format!(
+        "Container image \"{name}\" already present on machine and can be accessed by the pod"
+    );
     assert!(events(&agent, "d").contains(&("Pulled".to_owned(), present)));
     // `Always` asks whether the registry has a newer one.
     agent.write("e.yaml", &pod("e", &name, "Always"));

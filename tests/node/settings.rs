@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::*;
 use common::netns::Netns;
 
-fn wait_log(agent: &Agent, words: &str) {
+pub(super) fn wait_log(agent: &Agent, words: &str) {
     let deadline = std::time::Instant::now() + common::PATIENCE;
     while !agent.log().contains(words) {
         assert!(

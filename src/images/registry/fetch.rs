@@ -123,6 +123,7 @@ fn fetch(
             return Ok(Fetched {
                 id: Some(id),
                 failures: sources.failures(),
+                login: sources.login(),
                 ..Fetched::default()
             });
         }
@@ -147,6 +148,7 @@ fn fetch(
     Ok(Fetched {
         folder: Some(folder.path().to_owned()),
         failures: sources.failures(),
+        login: sources.login(),
         ..Fetched::default()
     })
 }
@@ -195,6 +197,7 @@ fn fetch_bundle(
     Ok(Fetched {
         folder: Some(folder.path().to_owned()),
         failures: sources.failures(),
+        login: sources.login(),
         ..Fetched::default()
     })
 }

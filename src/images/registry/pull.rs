@@ -17,6 +17,7 @@ use super::super::trust::Demand;
 use super::partial::BOOT_ID;
 use super::request::{Patience, Request, Source};
 use crate::sys::file::read_text;
+use crate::types::image_access::Accesses;
 
 /// What to pull, and how.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -37,6 +38,8 @@ pub struct PullOptions {
     pub bytes_per_second: u64,
     /// The disk space to leave free, beside a small reserve.
     pub keep: KeepFree,
+    /// Who may use the image, if it is pulled for a pod.
+    pub access: Accesses,
 }
 
 /// The result of a pull.
@@ -48,15 +51,34 @@ pub enum Pulled {
     Unchanged(String),
 }
 
+impl Pulled {
+    /// The image's id.
+    pub fn id(&self) -> &str {
+        match self {
+            Self::New(image) => &image.id,
+            Self::Unchanged(id) => id,
+        }
+    }
+}
+
+/// Where an image came from.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Served {
+    /// What mirrors said that could not serve it.
+    pub failures: Vec<String>,
+    /// Which login of all sources was accepted, from 0; a source without any counts as one.
+    pub login: usize,
+}
+
 /// Runs `exe` (coracle's own binary) to pull an image into the store, until `abandoned` is ready. Layers are unpacked as
-/// they arrive. Returns what mirrors said that could not serve it, too.
+/// they arrive.
 pub async fn pull_unless(
     abandoned: impl Future<Output = ()>,
     exe: &Path,
     store: &Path,
     options: &PullOptions,
     on_progress: impl FnMut(Progress),
-) -> Result<(Pulled, Vec<String>), ImageError> {
+) -> Result<(Pulled, Served), ImageError> {
     let full = name::parse(&options.name)?;
     let boot = boot_id()?;
     let on_progress = RefCell::new(on_progress);
@@ -73,7 +95,11 @@ pub async fn pull_unless(
         match run_job(exe, fetch_job(store, options, None), on_line).await? {
             Outcome::Fetched(fetched) => {
                 drop(arrive.try_send(line(ALL_ARRIVED)));
-                Ok((fetched.id, fetched.failures))
+                let served = Served {
+                    failures: fetched.failures,
+                    login: fetched.login,
+                };
+                Ok((fetched.id, served))
             }
             Outcome::Images(_) | Outcome::Document(_) | Outcome::Bundle(_) => Err(no_result()),
         }
@@ -99,13 +125,13 @@ pub async fn pull_unless(
         }
     };
     let work = async {
-        let ((id, failures), image) = smol::future::try_zip(fetch, import).await?;
+        let ((id, served), image) = smol::future::try_zip(fetch, import).await?;
         let pulled = match (id, image) {
             (Some(id), _) => Pulled::Unchanged(id),
             (None, Some(image)) => Pulled::New(image),
             (None, None) => return Err(no_result()),
         };
-        Ok((pulled, failures))
+        Ok((pulled, served))
     };
     let given_up = async {
         abandoned.await;
@@ -245,6 +271,10 @@ fn import_job(
     if let Some(demand) = &options.trust {
         let demand = serde_json::to_string(demand).expect("plain data");
         args.extend(["--demand".into(), demand.into()]);
+    }
+    if !options.access.is_empty() {
+        let access = serde_json::to_string(&options.access).expect("plain data");
+        args.extend(["--access".into(), access.into()]);
     }
     args.extend(["--keep-bytes".into(), options.keep.bytes.to_string().into()]);
     args.extend([

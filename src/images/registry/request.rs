@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::super::digest;
 use super::super::trust::Demand;
 
 /// The longest request.
@@ -29,6 +30,12 @@ impl fmt::Debug for Credentials {
 }
 
 impl Credentials {
+    /// A digest by which they are known again. The same credentials for different repositories have different ones.
+    pub fn fingerprint(&self, repository: &str) -> String {
+        let parts = (repository, &self.username, &self.password);
+        digest::of(&serde_json::to_vec(&parts).expect("plain data"))
+    }
+
     /// The value of `Authorization`.
     pub(super) fn basic(&self) -> String {
         let pair = format!("{}:{}", self.username, self.password);
@@ -178,5 +185,12 @@ mod tests {
         // The example of RFC 7617.
         assert_eq!(credentials.basic(), "Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==");
         assert_eq!(format!("{credentials:?}"), "Credentials(…)");
+        let print = credentials.fingerprint("r.example/app");
+        let parts = ["r.example/app", "Aladdin", "open sesame"];
+        assert_eq!(
+            print,
+            digest::of(serde_json::json!(parts).to_string().as_bytes())
+        );
+        assert_ne!(print, credentials.fingerprint("r.example/other"));
     }
 }

@@ -103,6 +103,11 @@ impl Sources {
         &self.throttle
     }
 
+    /// The number of the login that was accepted last.
+    pub(super) fn login(&self) -> usize {
+        self.current.load(Ordering::Relaxed)
+    }
+
     /// What places said that were given up.
     pub(super) fn failures(&self) -> Vec<String> {
         let failures = self.failures.lock();

@@ -218,7 +218,13 @@ impl Node {
             &self.object.share_out(&settings),
             &self.tools.config,
         );
+        let before = self.tools.sandboxes.settings.now();
+        let other_images = before.image_verification != settings.image_verification;
         self.tools.sandboxes.settings.replace(settings);
+        if other_images {
+            // Pods that were refused an image may have it by now.
+            self.record(&Event::Node(NodeFact::ImagesChanged(None)));
+        }
         self.show_node();
         self.shutdown.settings_changed();
         self.watch_thresholds();

@@ -39,7 +39,9 @@ pub(super) fn image_ready(
         let (reason, text) = match pulled.get(image) {
             None => (
                 Reason::Pulled,
-                format!("Container image \"{image}\" already present on machine"),
+                format!(
+                    "Container image \"{image}\" already present on machine and can be accessed by the pod"
+                ),
             ),
             Some(Pulled::Now {
                 took_ms,
