@@ -25,7 +25,7 @@ const SHORT: usize = 12;
 
 pub(super) fn run(client: &Client, command: BundleCommand) -> Result<ExitCode> {
     match command {
-        BundleCommand::Create(args) => bundle_create::run(&args),
+        BundleCommand::Create(args) => bundle_create::run(client, &args),
         BundleCommand::Apply(args) => apply(client, &args),
         BundleCommand::Plan {
             source,

@@ -6,21 +6,29 @@ use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use super::args::BundleCreateArgs;
+use super::args::{BundleCreateArgs, Pull};
+use super::client::Client;
 use super::error::{CliError, Result};
 use super::pull::Bars;
-use super::{put, validate};
-use crate::config::{Effective, Files, Registries};
+use super::{put, save, validate};
+use crate::api::encode;
+use crate::config::{Config, Effective, Files, Registries};
 use crate::images::registry::{AuthFile, PullOptions, RegistriesConf, Source, fetch_layout};
 use crate::images::trust::PrivateKey;
-use crate::images::{ImageError, NewBundle, NewImage, check_file_name, write_bundle};
+use crate::images::{
+    self, ImageError, ImageStore, NewBundle, NewImage, check_file_name, write_bundle,
+};
+use crate::layout::Layout;
 use crate::spec::{ImageName, PodSpec};
 use crate::sys::tree;
+
+/// The exit code of a request for what is not there.
+const NOT_FOUND: u8 = 3;
 
 /// The binary of image workers: the running one.
 const WORKER: &str = "/proc/self/exe";
 
-pub(super) fn run(args: &BundleCreateArgs) -> Result<ExitCode> {
+pub(super) fn run(client: &Client, args: &BundleCreateArgs) -> Result<ExitCode> {
     let shown = args.output.display();
     let failed = || CliError::new(format!("could not make bundle `{shown}`"));
     let name = match &args.name {
@@ -47,11 +55,22 @@ pub(super) fn run(args: &BundleCreateArgs) -> Result<ExitCode> {
     let mut images = Vec::new();
     let settings = Files::new(None, None).read();
     let settings = settings.and_then(|files| Effective::build(&files, &[]));
-    let registries = settings
-        .map_err(|why| CliError::of(&why))?
-        .config
-        .registries;
+    let Config {
+        registries, layout, ..
+    } = settings.map_err(|why| CliError::of(&why))?.config;
     for (image, written) in wanted {
+        let stored = Stored {
+            client,
+            layout: &layout,
+            file: parts.join(format!("stored-{}.tar", images.len())),
+        };
+        if let Some(layout) = stored.take(args, &image)? {
+            images.push(NewImage {
+                name: image,
+                layout,
+            });
+            continue;
+        }
         eprintln!("fetching {image}");
         let layout = fetch(&registries, args, &parts, (&image, &written)).map_err(|error| {
             let failed = failed().because(format!("image `{written}`: {}", crate::chain(&error)));
@@ -136,6 +155,88 @@ fn note_images(pod: &PodSpec, wanted: &mut BTreeMap<String, String>) {
         wanted
             .entry(name.to_string())
             .or_insert_with(|| name.to_string());
+    }
+}
+
+/// An image in this machine's store.
+struct Stored<'a> {
+    client: &'a Client,
+    layout: &'a Layout,
+    /// Where it is written to.
+    file: PathBuf,
+}
+
+impl Stored<'_> {
+    /// Writes the image as an archive, unless it is to be pulled: `None`.
+    fn take(&self, args: &BundleCreateArgs, image: &str) -> Result<Option<PathBuf>> {
+        let refused = |why: &str| {
+            let error = CliError::new(format!("could not take image `{image}` from the store"));
+            Err(error.because(why).hint("pull it: --pull missing"))
+        };
+        // A digest is that of a manifest with the layers of a registry; and there is one platform by a name.
+        let elsewhere = image.contains('@') || args.platform.is_some();
+        match args.pull {
+            Pull::Always => return Ok(None),
+            Pull::Missing if elsewhere => return Ok(None),
+            Pull::Never if image.contains('@') => {
+                return refused("its digest is that of the image as a registry has it");
+            }
+            Pull::Missing | Pull::Never => {}
+        }
+        let failed = |why: std::io::Error| {
+            CliError::new(format!("could not write `{}`", self.file.display())).because(why)
+        };
+        let parts = self.file.parent().unwrap_or(Path::new("."));
+        fs::create_dir_all(parts).map_err(failed)?;
+        let file = File::create(&self.file).map_err(failed)?;
+        let saved = match self.client.reachable() {
+            true => self.by_agent(image, file),
+            false => self.by_disk(image, file),
+        };
+        match (saved?, args.pull) {
+            (true, _) => {
+                eprintln!("taking {image} from the store");
+                Ok(Some(self.file.clone()))
+            }
+            (false, Pull::Never) => refused("it is not there"),
+            (false, Pull::Always | Pull::Missing) => Ok(None),
+        }
+    }
+
+    /// Whether the agent has the image.
+    fn by_agent(&self, image: &str, mut file: File) -> Result<bool> {
+        let path = format!("/coracle/v1/images/save?name={}", encode(image));
+        let response = match self.client.send("GET", &path, None) {
+            Err(why) if why.exit_code() == NOT_FOUND => return Ok(false),
+            other => other?,
+        };
+        let copied = save::copy(response.body, &mut file);
+        copied.map_err(|why| CliError::new(format!("could not save {image}")).because(why))?;
+        Ok(true)
+    }
+
+    /// Whether the store on disk has it.
+    fn by_disk(&self, image: &str, mut file: File) -> Result<bool> {
+        let dir = self.layout.image_store();
+        if !dir.is_dir() {
+            return Ok(false);
+        }
+        let failed = |why: ImageError| {
+            CliError::new(format!("could not save {image}")).because(crate::chain(&why))
+        };
+        let store = ImageStore::open(&dir).map_err(failed)?;
+        if store.lookup(image).map_err(failed)?.is_none() {
+            return Ok(false);
+        }
+        let saved = smol::block_on(async {
+            let mut saving = images::save(WORKER.as_ref(), &dir, &[image.to_owned()]).await?;
+            while let Some(piece) = saving.next().await? {
+                let written = file.write_all(&piece);
+                written.map_err(|source| ImageError::Send { source })?;
+            }
+            Ok(true)
+        });
+        saved.map_err(failed)
     }
 }
 

@@ -62,7 +62,7 @@ pub(super) fn run(client: &Client, args: &SaveArgs) -> Result<ExitCode> {
 }
 
 /// Copies the archive as a whole; returns its length.
-fn copy(mut body: Body, out: &mut dyn Write) -> io::Result<u64> {
+pub(super) fn copy(mut body: Body, out: &mut dyn Write) -> io::Result<u64> {
     let length = body.length();
     let bar = bar("saving");
     if let Some(length) = length {

@@ -89,6 +89,14 @@ impl Archive {
         })
     }
 
+    /// Opens an OCI layout: a directory, or a tar that is not compressed.
+    pub(crate) fn of_layout(path: &Path) -> Result<Self, ImageError> {
+        match path.is_dir() {
+            true => Self::of_directory(path),
+            false => Self::of_tar(File::open(path).map_err(io("open", path))?, path),
+        }
+    }
+
     /// Reads a tar, compressed or not, from a stream that cannot be read twice: to an unnamed file in `staging`
     /// first.
     pub(crate) fn receive(

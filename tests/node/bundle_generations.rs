@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use super::bundles::{IMAGE, Site, key_pair};
+use super::bundles::{IMAGE, Site, archived, key_pair};
 use super::pull::Registry;
 use super::*;
 
@@ -353,6 +353,107 @@ fn a_bundle_whose_images_were_removed_by_force_is_mended_and_keeps_its_former_ge
     assert_eq!(site.ls()[0]["previous"]["generation"], 1);
     agent.ok(&["bundle", "rollback"]);
     site.wait_build("one");
+}
+
+/// The manifests of the images in a bundle, by name.
+fn manifests(archive: &Path) -> std::collections::BTreeMap<String, Value> {
+    let blob = |of: &Value| {
+        let digest = of["digest"].as_str().expect("a digest");
+        archived(archive, &format!("blobs/{}", digest.replace(':', "/")))
+    };
+    let bundle = blob(&archived(archive, "index.json")["manifests"][0]);
+    let parts = bundle["manifests"].as_array().expect("parts");
+    let images = parts.iter().filter_map(|part| {
+        let name = part["annotations"]["io.containerd.image.name"].as_str()?;
+        Some((name.to_owned(), blob(part)))
+    });
+    images.collect()
+}
+
+#[test]
+fn a_bundle_is_made_of_what_the_store_has_with_and_without_an_agent() {
+    const PLAIN: &str = "127.0.0.1:5000/plain:1";
+    let site = Site::new();
+    let agent = &site.agent;
+    let registry = Registry::start(agent);
+    // An image whose layers are not compressed.
+    let layout = format!("oci:{}:x", agent.root.join("plain").display());
+    let made = Command::new("skopeo")
+        .args([
+            "--insecure-policy",
+            "copy",
+            "--quiet",
+            "--dest-oci-accept-uncompressed-layers",
+        ])
+        .arg(format!("docker-archive:{}", common::archive().display()))
+        .arg(&layout)
+        .output();
+    assert!(made.expect("skopeo").status.success());
+    registry.copy(&layout, "plain:1");
+    let files = [("a.yaml", pod("a", PLAIN)), ("b.yaml", pod("b", IMAGE))];
+    site.bundle("pulled", &files, &[]);
+    let dir = agent.root.join("bundles/pulled");
+    let create = |archive: &str, pull: &str| {
+        let path = site.archive(archive);
+        let place = [path.to_str().expect("utf-8"), dir.to_str().expect("utf-8")];
+        agent.cli(&[
+            "bundle", "create", "--pull", pull, "--name", "site", "-o", place[0], place[1],
+        ])
+    };
+    let none = create("none", "never");
+    let said = String::from_utf8_lossy(&none.stderr);
+    assert!(
+        !none.status.success() && said.contains("--pull missing"),
+        "{said}"
+    );
+    for image in [PLAIN, IMAGE] {
+        agent.ok(&["image", "pull", image]);
+    }
+    drop(registry);
+    let pulled = manifests(&site.archive("pulled"));
+    for (archive, pull) in [("never", "never"), ("missing", "missing")] {
+        let made = create(archive, pull);
+        assert!(made.status.success(), "{made:?}");
+        let stored = manifests(&site.archive(archive));
+        assert_eq!(stored[PLAIN]["layers"].as_array().expect("layers").len(), 1);
+        assert_eq!(
+            stored[PLAIN]["layers"][0]["digest"],
+            pulled[PLAIN]["layers"][0]["digest"]
+        );
+        for image in [PLAIN, IMAGE] {
+            assert_eq!(
+                stored[image]["config"]["digest"],
+                pulled[image]["config"]["digest"]
+            );
+        }
+    }
+    let away = create("away", "always");
+    assert!(!away.status.success(), "{away:?}");
+
+    // The store of this node in its usual place, and no agent.
+    agent.kill();
+    let place = r#"mount -t tmpfs none /var/lib && mkdir /var/lib/coracle && mount --bind "$0" /var/lib/coracle && exec "$@""#;
+    let disk = Command::new("unshare")
+        .args(["--mount", "sh", "-c", place])
+        .arg(agent.root.join("root"))
+        .arg(env!("CARGO_BIN_EXE_coracle"))
+        .args([
+            "bundle", "create", "--pull", "never", "--name", "site", "-o",
+        ])
+        .arg(site.archive("disk"))
+        .arg(&dir)
+        .env("CORACLE_SOCKET", agent.root.join("none.sock"))
+        .output()
+        .expect("unshare runs");
+    assert!(disk.status.success(), "{disk:?}");
+    let bytes = |archive: &str| fs::read(site.archive(archive)).expect("a bundle");
+    assert!(bytes("disk") == bytes("never"), "the same bundle");
+
+    let other = Site::new();
+    fs::copy(site.archive("never"), other.archive("site")).expect("copied");
+    other.apply_ok("site", &[]);
+    other.agent.wait_running("a");
+    other.agent.wait_running("b");
 }
 
 /// What an agent that did not know of pins left on disk makes no pod restart.

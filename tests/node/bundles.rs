@@ -518,7 +518,7 @@ fn a_bundle_in_a_registry_is_fetched_and_its_signature_with_it() {
 }
 
 /// A JSON document of an archive.
-fn archived(archive: &std::path::Path, part: &str) -> Value {
+pub(crate) fn archived(archive: &std::path::Path, part: &str) -> Value {
     let read = std::process::Command::new("tar")
         .arg("-xOf")
         .arg(archive)

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 
 use super::{DryRunArgs, JsonOnly};
 
@@ -57,6 +57,17 @@ pub enum BundleCommand {
     },
 }
 
+/// When `coracle bundle create` pulls an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Pull {
+    /// Each time
+    Always,
+    /// If this machine's store lacks it
+    Missing,
+    /// Not at all
+    Never,
+}
+
 /// `coracle bundle create`.
 #[derive(Debug, Clone, Args)]
 pub struct BundleCreateArgs {
@@ -72,6 +83,9 @@ pub struct BundleCreateArgs {
     /// The platform of the images [default: this machine's]
     #[arg(long, value_name = "OS/ARCH[/VARIANT]")]
     pub platform: Option<String>,
+    /// When images are pulled from their registries: those of the store have other layers, not compressed
+    #[arg(long, value_enum, default_value = "always", value_name = "WHEN")]
+    pub pull: Pull,
     /// Sign it with this private key, in PEM, unencrypted: as `cosign sign` would
     #[arg(long, value_name = "FILE")]
     pub sign_by: Option<PathBuf>,

@@ -25,7 +25,8 @@ use crate::sys::file::read_bounded;
 pub struct NewImage {
     /// Its name in the manifests, in full.
     pub name: String,
-    /// A directory with an OCI image layout that has it, and nothing else.
+    /// An OCI image layout that has it, and nothing else: a directory, or a tar that is not compressed. An image whose
+    /// name has a digest needs a directory.
     pub layout: PathBuf,
 }
 
@@ -149,7 +150,7 @@ impl<W: Write> Writer<W> {
         platform: &Platform,
         indexes: &mut Vec<Descriptor>,
     ) -> Result<Descriptor, ImageError> {
-        let archive = Archive::of_directory(&image.layout)?;
+        let archive = Archive::of_layout(&image.layout)?;
         let found = contents::images(&archive, platform)?;
         let [found]: [Found; 1] = found.try_into().map_err(|_| ImageError::NotAnImage {
             path: image.layout.clone(),
