@@ -190,8 +190,8 @@ impl Stored<'_> {
         fs::create_dir_all(parts).map_err(failed)?;
         let file = File::create(&self.file).map_err(failed)?;
         let saved = match self.client.reachable() {
-            true => self.from_agent(image, file),
-            false => self.from_disk(image, file),
+            true => self.by_agent(image, file),
+            false => self.by_disk(image, file),
         };
         match (saved?, args.pull) {
             (true, _) => {
@@ -204,7 +204,7 @@ impl Stored<'_> {
     }
 
     /// Whether the agent has the image.
-    fn from_agent(&self, image: &str, mut file: File) -> Result<bool> {
+    fn by_agent(&self, image: &str, mut file: File) -> Result<bool> {
         let path = format!("/coracle/v1/images/save?name={}", encode(image));
         let response = match self.client.send("GET", &path, None) {
             Err(why) if why.exit_code() == NOT_FOUND => return Ok(false),
@@ -216,7 +216,7 @@ impl Stored<'_> {
     }
 
     /// Whether the store on disk has it.
-    fn from_disk(&self, image: &str, mut file: File) -> Result<bool> {
+    fn by_disk(&self, image: &str, mut file: File) -> Result<bool> {
         let dir = self.layout.image_store();
         if !dir.is_dir() {
             return Ok(false);
@@ -256,7 +256,6 @@ fn fetch(
         trust: None,
         bytes_per_second: 0,
         keep: Default::default(),
-        access: Default::default(),
     };
     let mut bars = Bars::new(true);
     let fetched = smol::block_on(fetch_layout(WORKER.as_ref(), parts, &options, |step| {

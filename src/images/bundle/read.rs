@@ -235,8 +235,28 @@ impl Contents {
         archive: &Archive,
         platform: &Platform,
     ) -> Result<Vec<Found>, ImageError> {
-        let mut search = ImageSearch::new(archive, platform);
         let mut images = Vec::new();
+        self.each(archive, platform, |_, image| images.push(image))?;
+        Ok(images)
+    }
+
+    /// The ids of its images for this machine, by their full names.
+    pub(crate) fn ids(&self, archive: &Archive) -> Result<BTreeMap<String, String>, ImageError> {
+        let mut ids = BTreeMap::new();
+        self.each(archive, &Platform::own(), |full, image| {
+            ids.insert(full.to_owned(), digest::of(&image.config));
+        })?;
+        Ok(ids)
+    }
+
+    /// Finds each image in turn, with its full name.
+    fn each(
+        &self,
+        archive: &Archive,
+        platform: &Platform,
+        mut take: impl FnMut(&str, Found),
+    ) -> Result<(), ImageError> {
+        let mut search = ImageSearch::new(archive, platform);
         for (full, at) in &self.images {
             let Some(mut image) = search.below(&at.digest, at.size)? else {
                 return Err(search.none());
@@ -251,18 +271,9 @@ impl Contents {
                 image.names.extend(name::tagged(&parsed));
             }
             image.bundled = Some(full.clone());
-            images.push(image);
+            take(full, image);
         }
-        Ok(images)
-    }
-
-    /// The ids of its images for this machine, by their full names.
-    pub(crate) fn ids(&self, archive: &Archive) -> Result<BTreeMap<String, String>, ImageError> {
-        let images = self.images(archive, &Platform::own())?;
-        contents::check_whole(&images)?;
-        let names = self.images.iter().map(|(full, _)| full.clone());
-        let ids = images.iter().map(|image| digest::of(&image.config));
-        Ok(names.zip(ids).collect())
+        Ok(())
     }
 
     /// An image that is named by a digest has that digest, or is listed in the index that has it.
