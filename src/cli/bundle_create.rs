@@ -256,6 +256,7 @@ fn fetch(
         trust: None,
         bytes_per_second: 0,
         keep: Default::default(),
+        access: Default::default(),
     };
     let mut bars = Bars::new(true);
     let fetched = smol::block_on(fetch_layout(WORKER.as_ref(), parts, &options, |step| {

@@ -1,7 +1,6 @@
 //! `coracle describe pvc` and `describe pv`: laid out as kubectl's.
 
 use k8s_openapi::api::core::v1::Event;
-use serde::Deserialize as _;
 use serde_json::Value;
 
 use super::args::DescribeResource;
@@ -12,6 +11,7 @@ use super::put;
 use super::sheet::Sheet;
 use crate::api::configuration_columns::modes;
 use crate::api::encode;
+use crate::spec::read_object;
 use crate::sys::clock;
 use crate::types::InOrder;
 
@@ -46,7 +46,8 @@ pub(super) fn run(
 fn events(client: &Client, kind: &str, name: &str) -> Result<Vec<Event>> {
     let field = format!("involvedObject.kind={kind},involvedObject.name={name}");
     let found = client.get(&format!("/api/v1/events?fieldSelector={}", encode(&field)))?;
-    Ok(Vec::<Event>::deserialize(&found["items"]).unwrap_or_default())
+    let items = found["items"].as_array().into_iter().flatten();
+    Ok(items.filter_map(read_object).collect())
 }
 
 /// The names of the pods with this claim, sorted.

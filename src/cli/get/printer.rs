@@ -6,9 +6,10 @@ use super::super::args::{GetArgs, Resource};
 use super::super::error::{CliError, Result};
 use super::super::table::Table;
 use super::format::Format;
-use super::rows::{table, typed};
+use super::rows::table;
 use super::{is_kubernetes, is_namespaced};
 use crate::api::event_columns;
+use crate::spec::read_object;
 use crate::sys::clock;
 
 /// Formats objects for one call of `get`.
@@ -105,7 +106,7 @@ impl<'a> Printer<'a> {
         for (row, item) in rows.iter_mut().zip(items) {
             if self.args.interval {
                 let now = clock::timestamp();
-                row[first] = event_columns::interval(&typed(item).unwrap_or_default(), now);
+                row[first] = event_columns::interval(&read_object(item).unwrap_or_default(), now);
             } else if with_kind && header.get(first) == Some(&"NAME") {
                 row[first] = name(resource, item);
             }

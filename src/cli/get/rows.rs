@@ -3,6 +3,7 @@
 use k8s_openapi::api::core::v1::{Endpoints, Event, Node, Pod, Service};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::jiff::Timestamp;
+use serde::Deserialize as _;
 use serde_json::Value;
 
 use super::super::args::Resource;
@@ -11,6 +12,7 @@ use super::is_namespaced;
 use crate::api::pod_columns::{self, human_age};
 use crate::api::{FileState, FileStatus, ImageRow, ImageUser};
 use crate::api::{configuration_columns, event_columns, node_columns, service_columns};
+use crate::spec::read_object;
 use crate::sys::clock;
 use crate::types::Gather;
 
@@ -151,12 +153,8 @@ fn narrowed(cells: &[String], wide: bool) -> Vec<String> {
     cells[..end].to_vec()
 }
 
-pub(super) fn typed<T: serde::de::DeserializeOwned>(item: &Value) -> Option<T> {
-    T::deserialize(item).ok()
-}
-
 fn pod(item: &Value, wide: bool, now: Timestamp) -> Vec<String> {
-    let row = pod_columns::row(&typed::<Pod>(item).unwrap_or_default(), now);
+    let row = pod_columns::row(&read_object::<Pod>(item).unwrap_or_default(), now);
     let mut cells = vec![row.name, row.ready, row.status, row.restarts, row.age];
     if wide {
         if let Some(pulling) = row.pulling {
@@ -177,7 +175,7 @@ fn claim(item: &Value, wide: bool, now: Timestamp) -> Vec<String> {
 }
 
 fn service(item: &Value, wide: bool, now: Timestamp) -> Vec<String> {
-    let row = service_columns::service(&typed::<Service>(item).unwrap_or_default(), now);
+    let row = service_columns::service(&read_object::<Service>(item).unwrap_or_default(), now);
     let mut cells = row.to_vec();
     if !wide {
         cells.pop();
@@ -186,17 +184,17 @@ fn service(item: &Value, wide: bool, now: Timestamp) -> Vec<String> {
 }
 
 fn endpoints(item: &Value, _: bool, now: Timestamp) -> Vec<String> {
-    let endpoints = typed::<Endpoints>(item).unwrap_or_default();
+    let endpoints = read_object::<Endpoints>(item).unwrap_or_default();
     service_columns::endpoints(&endpoints, now).to_vec()
 }
 
 fn priority_class(item: &Value, _: bool, now: Timestamp) -> Vec<String> {
-    let class = typed::<PriorityClass>(item).unwrap_or_default();
+    let class = read_object::<PriorityClass>(item).unwrap_or_default();
     pod_columns::priority_class(&class, now).to_vec()
 }
 
 fn node(item: &Value, wide: bool, now: Timestamp) -> Vec<String> {
-    let row = node_columns::row(&typed::<Node>(item).unwrap_or_default(), now);
+    let row = node_columns::row(&read_object::<Node>(item).unwrap_or_default(), now);
     row[..if wide {
         row.len()
     } else {
@@ -206,7 +204,7 @@ fn node(item: &Value, wide: bool, now: Timestamp) -> Vec<String> {
 }
 
 fn event(item: &Value, wide: bool, now: Timestamp) -> Vec<String> {
-    let event = typed::<Event>(item).unwrap_or_default();
+    let event = read_object::<Event>(item).unwrap_or_default();
     let row = event_columns::row(&event, now);
     match wide {
         true => row.to_vec(),
@@ -219,7 +217,7 @@ fn yes(flag: bool) -> String {
 }
 
 fn image(item: &Value, wide: bool, now: Timestamp) -> Vec<String> {
-    let Some(row) = typed::<ImageRow>(item) else {
+    let Ok(row) = ImageRow::deserialize(item) else {
         return Vec::new();
     };
     let id = row.id.strip_prefix("sha256:").unwrap_or(&row.id);
@@ -259,7 +257,7 @@ fn users(users: &[ImageUser]) -> String {
 }
 
 fn file(item: &Value, wide: bool, _: Timestamp) -> Vec<String> {
-    let Some(file) = typed::<FileStatus>(item) else {
+    let Ok(file) = FileStatus::deserialize(item) else {
         return Vec::new();
     };
     let pods: Vec<String> = file.pods.iter().map(ToString::to_string).collect();
