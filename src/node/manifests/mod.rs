@@ -5,6 +5,7 @@ mod bundled;
 mod circles;
 mod classes;
 mod documents;
+mod entry;
 mod files;
 mod preview;
 
@@ -14,7 +15,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1 as core;
-use k8s_openapi::api::scheduling::v1::PriorityClass;
 
 use super::bundles::disk as bundles;
 use super::conflicts::{conflicts, forbidden_changes, shrunk_claims};
@@ -24,21 +24,17 @@ use crate::effects::credential::Credentials;
 use crate::effects::volume::claim;
 use crate::layout::Layout;
 use crate::plan::event::Desired;
-use crate::plan::status;
-use crate::spec::convert::{self, ConvertContext};
-use crate::spec::encrypted::{self, Outcome, Sealed};
 use crate::spec::node_ports::{self, PortOf};
 use crate::spec::priority::PriorityClasses;
-use crate::spec::{Configuration, Pins, PodKey, PodSecurity, PodSpec, PodUid, ServiceDocument};
-use crate::types::{Gather, InOrder, Wall};
+use crate::spec::{Configuration, Pins, PodSecurity, PodUid, ServiceDocument};
+use crate::types::{Gather, InOrder};
 
-use files::{Fingerprint, MAX_FILES, list, read};
+use entry::{Due, Entry, Reader};
+use files::{Fingerprint, MAX_FILES, list};
 
 pub(super) use documents::Documents;
+pub(super) use entry::{Inherited, Loaded};
 pub(super) use preview::InEffect;
-
-/// A file that changed without being closed is read once it has stayed the same for this long.
-const SETTLE_MS: u64 = 500;
 
 /// A Secret that could not be decrypted is tried again after this long: a TPM may come up late, and a missing program may
 /// be installed.
@@ -52,59 +48,6 @@ pub(super) const MAX_TOTAL: u64 = 64 << 20;
 
 /// The maximum number of pods, services and configuration documents of all files together.
 const MAX_OBJECTS: usize = 10_000;
-
-/// A version of a file that is valid by itself.
-#[derive(Debug, Clone)]
-pub(super) struct Loaded {
-    pub(super) pods: Vec<Arc<PodSpec>>,
-    pub(super) services: Vec<ServiceDocument>,
-    pub(super) classes: Vec<PriorityClass>,
-    pub(super) configuration: Configuration,
-    warnings: Vec<String>,
-    modified: Wall,
-}
-
-/// The objects that a file defined before an agent restart.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Inherited {
-    /// Its running pods.
-    pub(super) pods: Vec<Arc<PodSpec>>,
-    /// Its services, with the node ports they had.
-    pub(super) services: Vec<ServiceDocument>,
-    /// Its configuration documents.
-    pub(super) configuration: Configuration,
-}
-
-#[derive(Debug, Default)]
-struct Entry {
-    /// The version that was read last.
-    read: Option<Fingerprint>,
-    /// A version not read yet, and when it was first seen.
-    unsettled: Option<(Fingerprint, u64)>,
-    /// The version in effect.
-    applied: Option<Loaded>,
-    /// A newer valid version that another file keeps from taking effect.
-    candidate: Option<Loaded>,
-    /// Whether the newest version did not fit beside the other files.
-    crowded: bool,
-    /// Its encrypted contents, by digest.
-    sealed: Vec<[u8; 32]>,
-    /// Whether some of them could not be decrypted, and when to try again, if that is known already.
-    undecrypted: Option<Option<u64>>,
-    /// The errors of the newest version.
-    errors: Vec<String>,
-    /// Its conflicts with other files.
-    conflicts: Vec<String>,
-    modified: Wall,
-}
-
-/// What the files are read with.
-struct Reader<'r> {
-    node_name: &'r str,
-    pod_security: PodSecurity,
-    classes: &'r PriorityClasses,
-    credentials: &'r Credentials,
-}
 
 /// Looks up the sizes of bound claims.
 #[derive(Debug, Clone, Default)]
@@ -120,16 +63,6 @@ impl ClaimSizes {
             claim::capacity(layout, namespace, name)
         })
     }
-}
-
-/// When a version of a file is to be read.
-#[derive(Debug)]
-enum Due {
-    /// It has been read.
-    Never,
-    Now,
-    /// After so many milliseconds, unless it changes again.
-    In(u64),
 }
 
 /// The manifest directory (or single file).
@@ -633,154 +566,6 @@ impl Manifests {
             }
         }
         rows
-    }
-}
-
-impl Loaded {
-    /// A file's content as of this time.
-    fn read(
-        bytes: &[u8],
-        name: &str,
-        context: &ConvertContext<'_>,
-        classes: &PriorityClasses,
-        modified: Wall,
-    ) -> Result<Self, Vec<String>> {
-        let found = convert::documents_beside(bytes, name, context, Some(classes))
-            .map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>())?;
-        let of_pods = found.pods.iter().flat_map(|pod| &pod.warnings);
-        let of_services = found.services.iter().flat_map(|s| &s.spec.warnings);
-        let warnings = of_pods.chain(of_services).cloned().collect();
-        let mut services = found.services;
-        for service in &mut services {
-            // A stand-in for a creation time that stays the same over agent restarts.
-            service.manifest.metadata.creation_timestamp = Some(status::time(modified));
-        }
-        Ok(Self {
-            pods: found.pods.into_iter().map(Arc::new).collect(),
-            services,
-            classes: found.priority_classes,
-            configuration: found.configuration,
-            warnings,
-            modified,
-        })
-    }
-
-    fn inherited(from: Inherited) -> Self {
-        Self {
-            pods: from.pods,
-            services: from.services,
-            classes: Vec::new(),
-            configuration: from.configuration,
-            warnings: Vec::new(),
-            modified: Wall::default(),
-        }
-    }
-
-    fn objects(&self) -> usize {
-        self.pods.len() + self.services.len() + self.configuration.len()
-    }
-
-    /// The number of its documents by kind.
-    fn documents(&self) -> BTreeMap<String, usize> {
-        let kinds = self.configuration.iter().map(|(key, _)| key.kind.as_str());
-        let pods = self.pods.iter().map(|_| "Pod");
-        let services = self.services.iter().map(|_| "Service");
-        let classes = self.classes.iter().map(|_| "PriorityClass");
-        let mut found = BTreeMap::new();
-        for kind in pods.chain(services).chain(classes).chain(kinds) {
-            *found.entry(kind.to_owned()).or_default() += 1;
-        }
-        found
-    }
-
-    fn keys(&self) -> Vec<PodKey> {
-        self.pods.iter().map(|pod| pod.key.clone()).collect()
-    }
-}
-
-impl Entry {
-    /// Reads the file again if it is time to try to decrypt it once more.
-    fn decrypt_again(&mut self, now_ms: u64) {
-        if self.undecrypted.flatten().is_some_and(|at| at <= now_ms) {
-            self.undecrypted = None;
-            self.unsettled = self.read.take().map(|version| (version, 0));
-        }
-    }
-
-    /// When to read this version. One that may still be written is read once it has stayed the same for a while,
-    /// a `complete` one at once.
-    fn due(&mut self, version: Fingerprint, now_ms: u64, complete: bool) -> Due {
-        if self.read == Some(version) {
-            self.unsettled = None;
-            return Due::Never;
-        }
-        let since = match self.unsettled {
-            Some((seen, since)) if seen == version => since,
-            _ => now_ms,
-        };
-        let quiet = now_ms.saturating_sub(since);
-        if complete || quiet >= SETTLE_MS {
-            return Due::Now;
-        }
-        self.unsettled = Some((version, since));
-        Due::In(SETTLE_MS - quiet)
-    }
-
-    fn read_version(
-        &mut self,
-        path: &Path,
-        fingerprint: Fingerprint,
-        reader: &Reader<'_>,
-        (bytes_left, objects_left): (u64, usize),
-    ) {
-        self.crowded = false;
-        self.read = Some(fingerprint);
-        self.unsettled = None;
-        self.conflicts.clear();
-        self.candidate = None;
-        self.sealed.clear();
-        self.undecrypted = None;
-        self.modified = Wall(i64::try_from(fingerprint.modified_ns / 1000).unwrap_or(0));
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        if fingerprint.size > bytes_left {
-            self.crowded = true;
-            self.errors = vec![format!(
-                "{name}: the manifest files are larger than {} MiB together: this one is not read",
-                MAX_TOTAL >> 20
-            )];
-            return;
-        }
-        let bytes = match read(path) {
-            Ok(bytes) => bytes,
-            Err(error) => {
-                self.errors = vec![format!("{name}: {error}")];
-                // Unlike bad content this may pass by itself: try again at the next scan.
-                self.read = None;
-                return;
-            }
-        };
-        let opened = reader.credentials.open(encrypted::found(&bytes));
-        self.sealed = opened.keys().map(Sealed::digest).collect();
-        let refused = |outcome: &Outcome| matches!(outcome, Outcome::Refused(_));
-        self.undecrypted = opened.values().any(refused).then_some(None);
-        let context = ConvertContext {
-            node_name: reader.node_name,
-            pod_security: reader.pod_security,
-            opened: &opened,
-        };
-        match Loaded::read(&bytes, &name, &context, reader.classes, self.modified) {
-            Ok(loaded) if loaded.objects() > objects_left => {
-                self.crowded = true;
-                self.errors = vec![format!(
-                    "{name}: the manifest files have more than {MAX_OBJECTS} objects together"
-                )];
-            }
-            Ok(loaded) => {
-                self.errors.clear();
-                self.candidate = Some(loaded);
-            }
-            Err(errors) => self.errors = errors,
-        }
     }
 }
 
