@@ -85,6 +85,8 @@ mod pull;
 mod pull_credentials;
 #[path = "node/pull_policy.rs"]
 mod pull_policy;
+#[path = "node/registry.rs"]
+mod registry;
 #[path = "node/resize.rs"]
 mod resize;
 #[path = "node/restart_rules.rs"]

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use super::bundles::{IMAGE, Site, archived, key_pair};
-use super::pull::Registry;
+use super::registry::Registry;
 use super::*;
 
 /// An image whose tag means another build in each bundle.

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::bundles::{Site, archived, key_pair, pod, versioned};
-use super::pull::Registry;
+use super::registry::Registry;
 use super::web::{Served, Web, tls};
 use super::*;
 

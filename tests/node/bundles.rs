@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::pull::Registry;
+use super::registry::Registry;
 use super::*;
 
 /// The image in the bundles; the registry is in the agent's network.

@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use super::proxy::Deed;
-use super::pull::{Registry, events, pod, pull_secret};
+use super::pull::{events, pod, pull_secret};
+use super::registry::Registry;
 use super::settings::{configured, wait_log};
 use super::*;
 

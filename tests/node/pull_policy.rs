@@ -3,7 +3,8 @@
 use std::time::Instant;
 
 use super::proxy::Deed;
-use super::pull::{Registry, events, pod};
+use super::pull::{events, pod};
+use super::registry::Registry;
 use super::*;
 
 /// An agent with settings below `coracle`.

@@ -1,6 +1,7 @@
 //! Pods whose images need signatures, through a whole agent and Debian's `docker-registry`.
 
-use super::pull::{Registry, pod};
+use super::pull::pod;
+use super::registry::Registry;
 use super::signing::{Repository, Signer};
 use super::*;
 
