@@ -100,6 +100,11 @@ impl Site {
     }
 }
 
+/// Has the container of a pod end; the command may end with it.
+fn end(agent: &Agent, pod: &str) {
+    agent.cli(&["exec", pod, "--", "sh", "-c", "kill 1"]);
+}
+
 /// A pod whose manifest is the same in each generation.
 fn pod(name: &str, image: &str) -> String {
     shell_pod(name, SLEEP, "", "").replace("busybox:test", image)
@@ -130,7 +135,7 @@ fn a_pod_runs_the_image_that_its_generation_means_by_an_unchanged_tag() {
 
     // Whatever the name means by now.
     agent.ok(&["image", "tag", IMAGE, MOVING]);
-    agent.ok(&["exec", "moving", "--", "sh", "-c", "kill 1"]);
+    end(agent, "moving");
     agent.wait_pod("moving", |pod| main_status(pod)["restartCount"] == 2);
     site.wait_build("two");
     agent.kill_and_restart();
@@ -230,7 +235,7 @@ fn a_signed_bundle_stands_for_its_images_and_others_follow_the_policy() {
         );
     };
     let again = |restarts: u64| {
-        agent.ok(&["exec", "web", "--", "sh", "-c", "kill 1"]);
+        end(agent, "web");
         agent.wait_pod("web", |pod| main_status(pod)["restartCount"] == restarts);
     };
 
@@ -274,7 +279,7 @@ fn a_signed_bundle_stands_for_its_images_and_others_follow_the_policy() {
 
 /// Has the container of `web` end; it must not start again.
 fn again_refused(agent: &Agent) {
-    agent.ok(&["exec", "web", "--", "sh", "-c", "kill 1"]);
+    end(agent, "web");
     agent.wait_pod("web", |pod| {
         let message = main_status(pod)["state"]["waiting"]["message"].as_str();
         message.is_some_and(|message| message.contains("of the policy rejects it"))
@@ -340,7 +345,7 @@ fn a_bundle_whose_images_were_removed_by_force_is_mended_and_keeps_its_former_ge
     site.apply_ok("two", &[]);
     site.wait_build("two");
     agent.ok(&["image", "rm", "--force", &site.build_id("two")]);
-    agent.ok(&["exec", "moving", "--", "sh", "-c", "kill 1"]);
+    end(agent, "moving");
     agent.wait_pod("moving", |pod| {
         let message = main_status(pod)["state"]["waiting"]["message"].as_str();
         message.is_some_and(|message| message.contains("came with its bundle: apply that again"))

@@ -95,18 +95,19 @@ mod tests {
         let mut manifests =
             Manifests::new(own, "n".to_owned(), Default::default()).with_bundles(all);
         let (done, scans) = (AtomicBool::new(false), AtomicU64::new(0));
+        let mut seen = Vec::new();
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for version in 1..=60 {
                     // Fewer in one scan than it puts up with, however fast the disk is.
-                    while version > 3 * (scans.load(Ordering::Acquire) + 1) {
+                    let before = scans.load(Ordering::Acquire);
+                    while version % 3 == 0 && scans.load(Ordering::Acquire) == before {
                         std::thread::yield_now();
                     }
                     state = apply(&folder, Some(state.clone()), version);
                 }
                 done.store(true, Ordering::Release);
             });
-            let mut seen = BTreeSet::new();
             while !done.load(Ordering::Acquire) {
                 manifests.scan(0, &BTreeSet::new(), false, &BTreeSet::new());
                 scans.fetch_add(1, Ordering::Release);
@@ -115,11 +116,14 @@ mod tests {
                     .values()
                     .flat_map(|pod| pod.labels().expect("labels")["version"].parse())
                     .collect();
-                assert_eq!((pods.len(), versions.len()), (PODS, 1), "{versions:?}");
-                seen.extend(versions);
+                seen.push((pods.len(), versions));
             }
-            assert!(seen.len() > 1, "the scans came too late");
         });
+        for (pods, versions) in &seen {
+            assert_eq!((*pods, versions.len()), (PODS, 1), "{versions:?}");
+        }
+        let versions: BTreeSet<_> = seen.iter().map(|(_, versions)| versions).collect();
+        assert!(versions.len() > 1, "the scans came too late");
         fs::remove_dir_all(dir).expect("removed");
     }
 }
