@@ -242,6 +242,8 @@ fn pods_recover_from_kills_of_agents_and_shims_at_random_moments() {
         }
         agent.kill_and_restart();
     }
+    // The last edit, too: otherwise the pod of the former one may still run.
+    agent.wait_pod("p0", |pod| pod["spec"].to_string().contains("echo 9;"));
     for index in 0..4 {
         agent.wait_running(&format!("p{index}"));
     }
