@@ -72,7 +72,7 @@ while :; do
 done'"""
 
 
-@scenario(seconds=300, count=3)
+@scenario(seconds=300, count=2)
 def power_cuts_during_changes_of_a_bundle_leave_one_generation(vm, count):
     """Power cuts during `bundle apply` and `rollback`: afterwards one generation runs, wholly, and nothing needs repair."""
     seed = random.randrange(1 << 32)
@@ -115,7 +115,7 @@ def power_cuts_during_changes_of_a_bundle_leave_one_generation(vm, count):
         # What was cut off works when it is done again.
         vm.run("coracle bundle apply --ready-within 2m /root/2.tar", seconds=150)
         vm.run("coracle bundle apply --ready-within 2m /root/1.tar", seconds=150)
-    vm.run("coracle bundle rm site")
+    vm.run("coracle bundle rm --force site")
     vm.until("the pods to go", "coracle get pods -A -o name", lambda out: out == "")
     vm.run("coracle image prune -a --force")
 
