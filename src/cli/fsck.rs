@@ -166,34 +166,43 @@ fn import(store: &ImageStore, archive: &Path) -> std::result::Result<(), String>
 
 /// Has the agent pull an image by the names that were pulled, and gives it its other names again.
 fn pull(client: &Client, image: &Lost) -> std::result::Result<(), String> {
+    let mut errors = Vec::new();
+    let mut source = None;
     for name in &image.pulled {
-        let asked = json!({ "name": name });
-        let response = client.send("POST", "/coracle/v1/images/pull", Some(&asked));
-        let response = response.map_err(|why| why.to_string())?;
-        let mut ended = Err("the agent stopped before the pull was done".to_owned());
-        for line in response.body.lines() {
-            let line = line.map_err(|why| why.to_string())?;
-            let step: Value = serde_json::from_str(&line).unwrap_or_default();
-            match step["type"].as_str() {
-                Some("image") => ended = Ok(()),
-                Some("error") => {
-                    ended = Err(step["message"]
-                        .as_str()
-                        .unwrap_or("unknown reason")
-                        .to_owned());
-                }
-                _ => {}
-            }
+        match pull_one(client, name) {
+            Ok(()) => source = source.or(Some(name)),
+            Err(why) => errors.push(format!("{why}; later: `coracle image pull {name}`")),
         }
-        ended.map_err(|why| format!("{why}; later: `coracle image pull {name}`"))?;
     }
-    let source = image.pulled.first().map(String::as_str).unwrap_or_default();
-    for name in &image.given {
+    for name in image.given.iter().filter(|_| source.is_some()) {
         let asked = json!({ "source": source, "target": name });
         let tagged = client.json("POST", "/coracle/v1/images/tag", Some(&asked));
-        tagged.map_err(|why| why.to_string())?;
+        errors.extend(tagged.err().map(|why| why.to_string()));
     }
-    Ok(())
+    match errors.is_empty() {
+        true => Ok(()),
+        false => Err(errors.join("; ")),
+    }
+}
+
+fn pull_one(client: &Client, name: &str) -> std::result::Result<(), String> {
+    let asked = json!({ "name": name });
+    let response = client.send("POST", "/coracle/v1/images/pull", Some(&asked));
+    let response = response.map_err(|why| why.to_string())?;
+    let mut ended = Err("the agent stopped before the pull was done".to_owned());
+    for line in response.body.lines() {
+        let line = line.map_err(|why| why.to_string())?;
+        let step: Value = serde_json::from_str(&line).unwrap_or_default();
+        match step["type"].as_str() {
+            Some("image") => ended = Ok(()),
+            Some("error") => {
+                let message = step["message"].as_str().unwrap_or("unknown reason");
+                ended = Err(message.to_owned());
+            }
+            _ => {}
+        }
+    }
+    ended
 }
 
 /// What was found and done.
