@@ -67,6 +67,11 @@ pub(super) fn commit(
         for name in &image.names {
             // One that is damaged is replaced.
             let known = store.reference(name).ok().flatten();
+            let known = known.filter(|known| known.id == image.id);
+            // What a pod pulls to be verified stays an archive's.
+            if !access.is_empty() && known.as_ref().is_some_and(|known| !known.pulled) {
+                continue;
+            }
             let given = known.is_some_and(|known| known.is_given(&image.id));
             let pulled = origin.is_none();
             let reference = Reference {
@@ -108,6 +113,9 @@ fn write_image(
     if let Some(known) = store.record(&id)? {
         vouched |= known.vouched;
         access = known.access;
+        if let (None, Some(repository)) = (&access, granted.keys().next()) {
+            access = Some(store.first_accesses(&id, repository)?);
+        }
         for signature in known.signatures {
             if !signatures.contains(&signature) && signatures.len() < MAX_SIGNATURES {
                 signatures.push(signature);

@@ -4,7 +4,7 @@
 use super::execute::Tools;
 use super::pulls::Wanted;
 use crate::config::Registries;
-use crate::images::registry::{AuthError, AuthFile, Credentials, RegistriesConf, Source};
+use crate::images::registry::{AuthError, AuthFile, Credentials, Place, RegistriesConf, Source};
 use crate::images::{Cause, Image, ImageError};
 use crate::spec::{ImageName, PodSpec, pull_secrets};
 use crate::types::image_access::{self, Admission, Grant, PullSecret};
@@ -17,6 +17,25 @@ pub(super) struct Login {
     file: AuthFile,
 }
 
+impl Login {
+    /// Its credentials for an image at a place, if it has some.
+    fn credentials(
+        &self,
+        image: &ImageName,
+        place: &Place,
+    ) -> Result<Option<(Credentials, PullSecret)>, AuthError> {
+        let found = self.file.credentials(&place.name)?;
+        Ok(found.map(|found| {
+            let secret = PullSecret {
+                namespace: self.namespace.clone(),
+                name: self.name.clone(),
+                credentials: found.fingerprint(&image.in_full()),
+            };
+            (found, secret)
+        }))
+    }
+}
+
 /// Where an image can be fetched from.
 #[derive(Debug, Default)]
 pub(super) struct Places {
@@ -26,15 +45,29 @@ pub(super) struct Places {
     pub(super) owners: Vec<Grant>,
 }
 
-impl Places {
-    fn secrets(self) -> Vec<PullSecret> {
-        let owners = self.owners.into_iter();
-        let secret = |owner| match owner {
-            Grant::Secret(secret) => Some(secret),
-            Grant::Everyone => None,
-        };
-        owners.filter_map(secret).collect()
-    }
+/// The pull secrets that have credentials for an image. What else is wrong takes it from no pod.
+fn secrets_for(
+    registries: &Registries,
+    (image, written): (&ImageName, &str),
+    logins: &[Login],
+) -> Vec<PullSecret> {
+    let conf = RegistriesConf::read(&registries.conf);
+    let found = conf.and_then(|conf| conf.places(image, written));
+    let found = found.unwrap_or_else(|_| {
+        vec![Place {
+            name: image.clone(),
+            insecure: false,
+        }]
+    });
+    let at = |place| {
+        let all = logins.iter();
+        all.filter_map(move |login| login.credentials(image, place).ok().flatten())
+    };
+    found
+        .iter()
+        .flat_map(at)
+        .map(|(_, secret)| secret)
+        .collect()
 }
 
 /// Finds where an image can be fetched from, with the credentials of pods before those of the node's file. `own` is for
@@ -55,7 +88,6 @@ pub(super) fn places(
     let file = format!("the credentials in `{}`", registries.auth_file.display());
     let node = AuthFile::read(&registries.auth_file).map_err(|why| failed(&file, &why))?;
     let last = found.len().saturating_sub(1);
-    let repository = image.in_full();
     let mut places = Places::default();
     for (number, place) in found.into_iter().enumerate() {
         let mut credentials = Vec::new();
@@ -63,16 +95,9 @@ pub(super) fn places(
             credentials.push((login.clone(), Grant::Everyone));
         } else {
             for login in logins {
-                let found = login.file.credentials(&place.name);
+                let found = login.credentials(image, &place);
                 let found = found.map_err(|why| failed("an image pull secret", &why))?;
-                credentials.extend(found.map(|found| {
-                    let secret = PullSecret {
-                        namespace: login.namespace.clone(),
-                        name: login.name.clone(),
-                        credentials: found.fingerprint(&repository),
-                    };
-                    (found, Grant::Secret(secret))
-                }));
+                credentials.extend(found.map(|(found, secret)| (found, Grant::Secret(secret))));
             }
             if let Some(node) = &node {
                 let found = node.credentials(&place.name);
@@ -95,39 +120,34 @@ pub(super) fn places(
 }
 
 impl Tools {
-    /// The pull secrets of a pod, and the names of those that are not there.
-    pub(super) fn logins_of(&self, pod: &PodSpec) -> Result<(Vec<Login>, Vec<String>), String> {
+    /// The pull secrets of a pod, or what is wrong with them, and the names of those that are not there.
+    pub(super) fn logins_of(&self, pod: &PodSpec) -> (Vec<Result<Login, String>>, Vec<String>) {
         let configuration = self.sandboxes.configuration.now();
         let secrets = pull_secrets::of(pod, &configuration);
         let mut logins = Vec::new();
         for (name, document) in secrets.found {
             let failed = |why| format!("the image pull secret \"{name}\": {}", crate::chain(&why));
-            let file = AuthFile::parse(&document).map_err(failed)?;
-            logins.push(Login {
+            let file = AuthFile::parse(&document).map_err(failed);
+            logins.push(file.map(|file| Login {
                 namespace: pod.key.namespace.clone(),
                 name,
                 file,
-            });
+            }));
         }
-        Ok((logins, secrets.missing))
+        (logins, secrets.missing)
     }
 
     /// Whether a pod may use a stored image without its registry. What cannot be read lets no pod use it.
     pub(super) async fn may_use(&self, pod: &PodSpec, wanted: Wanted<'_>, image: &Image) -> bool {
         let settings = self.sandboxes.settings.now();
         let registries = self.config.registries.clone();
-        // With a damaged secret it has none; a pull says so.
-        let logins = self
-            .logins_of(pod)
-            .map_or_else(|_| Vec::new(), |found| found.0);
+        // A pull says which are damaged.
+        let logins: Vec<_> = self.logins_of(pod).0.into_iter().flatten().collect();
         let (images, id) = (self.images.clone(), image.id.clone());
         let (name, written) = (wanted.name.clone(), wanted.written.to_owned());
         let decide = move || {
             let held = images.held(&id, &name)?;
-            let secrets = || {
-                let found = places(&registries, (&name, &written), &logins, None);
-                found.map_or_else(|_| Vec::new(), Places::secrets)
-            };
+            let secrets = || secrets_for(&registries, (&name, &written), &logins);
             let of = (name.in_full(), held);
             let admitted =
                 image_access::admit(&settings.image_verification, (&of.0, &of.1), secrets);

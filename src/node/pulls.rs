@@ -192,7 +192,7 @@ impl Tools {
 fn first_access(image: &ImageName, owners: &[Grant]) -> Accesses {
     let access = Access {
         everyone: owners.iter().all(|owner| *owner == Grant::Everyone),
-        secrets: Vec::new(),
+        ..Access::default()
     };
     Accesses::from([(image.in_full(), access)])
 }
@@ -242,7 +242,8 @@ impl Tools {
         if !lock(&self.pulls.0.bucket).take(self.pulls.0.rate, begun) {
             return Err("pull QPS exceeded".to_owned().into());
         }
-        let (logins, missing) = self.logins_of(pod)?;
+        let (logins, missing) = self.logins_of(pod);
+        let logins = logins.into_iter().collect::<Result<_, _>>()?;
         let (cancel, cancelled) = bounded(1);
         lock(&self.pulls.0.pods).insert(pod.uid.clone(), cancel);
         self.announce(pod, container, wanted, &missing).await;
@@ -252,8 +253,8 @@ impl Tools {
                 None => None,
             };
             let pulling = super::now().time;
-            self.pull_once(pod, container, wanted, logins).await?;
-            Ok(super::now().time.since(pulling))
+            let id = self.pull_once(pod, container, wanted, logins).await?;
+            Ok((id, super::now().time.since(pulling)))
         };
         let given_up = async {
             // The other end lives in the map.
@@ -265,8 +266,9 @@ impl Tools {
         let done = smol::future::or(work, async { Err(self.closing().await) }).await;
         lock(&self.pulls.0.pods).remove(&pod.uid);
         self.note_reach(wanted.name, done.as_ref().err());
-        let took_ms = done?;
-        let found = self.look_up(&wanted.name.to_string()).await;
+        let (id, took_ms) = done?;
+        // The name may mean another image by now, which this pod may not use.
+        let found = self.look_up(&id).await;
         let image = found.map_err(|why| crate::chain(&why))?;
         let image = image.ok_or_else(|| "the image was removed while it was pulled".to_owned())?;
         let pulled = event::Pulled::Now {
@@ -370,14 +372,14 @@ impl Tools {
         }
     }
 
-    /// Pulls an image, unless another pod has just pulled it and the policy takes what is there.
+    /// Pulls an image, unless another pod has just pulled it and the policy takes what is there. Returns the image's id.
     async fn pull_once(
         &self,
         pod: &PodSpec,
         container: &str,
         wanted: Wanted<'_>,
         logins: Vec<Login>,
-    ) -> Result<(), PullFailure> {
+    ) -> Result<String, PullFailure> {
         let name = wanted.name.to_string();
         if wanted.policy == PullPolicy::IfNotPresent {
             // The others' turn is over when this one begins.
@@ -386,7 +388,7 @@ impl Tools {
             if let Ok(Some(image)) = stored
                 && self.may_use(pod, wanted, &image).await
             {
-                return Ok(());
+                return Ok(image.id);
             }
         }
         let request = PullRequest {
@@ -399,7 +401,8 @@ impl Tools {
         let pulled = self
             .pull(std::future::pending(), request, Some(logins), tell)
             .await;
-        pulled.map(drop).map_err(|why| PullFailure {
+        let id = pulled.map(|pulled| pulled.id().to_owned());
+        id.map_err(|why| PullFailure {
             offline: matches!(&why, ImageError::Pull { cause, .. } if *cause == Cause::Unreachable),
             failure: match &why {
                 ImageError::Pull {

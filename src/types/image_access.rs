@@ -26,15 +26,16 @@ pub enum Verification {
 
 impl Verification {
     /// Whether an image of a repository, in full, is for pods with credentials only.
-    pub fn covers(&self, repository: &str, preloaded: bool) -> bool {
+    pub fn covers(&self, repository: &str, held: &Held) -> bool {
         let fits = |pattern: &String| match pattern.strip_suffix('*') {
             Some(prefix) => repository.starts_with(prefix),
             None => repository == pattern,
         };
         match self {
             Self::Nothing => false,
-            Self::Pulled => !preloaded,
-            Self::Unlisted(patterns) => !patterns.iter().any(fits),
+            Self::Pulled => !held.preloaded,
+            // With a digest, a pod may write any repository.
+            Self::Unlisted(patterns) => !held.named || !patterns.iter().any(fits),
             Self::All => true,
         }
     }
@@ -62,6 +63,8 @@ impl PullSecret {
 pub enum Grant {
     /// Nobody's, or those of the node: all pods have them.
     Everyone,
+    /// None: an archive or a person brought the image.
+    Given,
     /// Those of a pull secret.
     Secret(PullSecret),
 }
@@ -73,6 +76,9 @@ pub struct Access {
     /// Whether all may.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub everyone: bool,
+    /// Whether it was there already when it was first pulled for a pod, or a person pulled it by digest.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub given: bool,
     /// Else those with one of these, the newest last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<PullSecret>,
@@ -86,7 +92,11 @@ pub fn grant(accesses: &mut Accesses, repository: &str, granted: Option<&Grant>)
     let known = accesses.contains_key(repository);
     if !known && accesses.len() >= MAX_REPOSITORIES {
         // Its pods ask the registry once more.
-        accesses.pop_first();
+        let rank = |access: &Access| (access.everyone || access.given, !access.secrets.is_empty());
+        let least = accesses.iter().min_by_key(|(_, access)| rank(access));
+        if let Some(least) = least.map(|(repository, _)| repository.clone()) {
+            accesses.remove(&least);
+        }
     }
     let access = accesses.entry(repository.to_owned()).or_default();
     granted.is_some_and(|granted| access.add(granted)) || !known
@@ -102,6 +112,8 @@ impl Access {
                 self.everyone = true;
                 self.secrets.clear();
             }
+            Grant::Given if self.given => return false,
+            Grant::Given => self.given = true,
             Grant::Secret(secret) if self.secrets.contains(secret) => return false,
             Grant::Secret(secret) => {
                 self.secrets.retain(|known| !known.is(secret));
@@ -152,6 +164,8 @@ pub enum Admission {
 pub struct Held {
     /// Whether it came from an archive or was pulled by a person, not for a pod.
     pub preloaded: bool,
+    /// Whether it has or had a name of the repository, or came without any.
+    pub named: bool,
     /// Who may use it if that is verified.
     pub access: Access,
 }
@@ -162,7 +176,7 @@ pub fn admit(
     (repository, held): (&str, &Held),
     secrets: impl FnOnce() -> Vec<PullSecret>,
 ) -> Admission {
-    if !verification.covers(repository, held.preloaded) || held.access.everyone {
+    if !verification.covers(repository, held) || held.access.everyone {
         return Admission::Yes;
     }
     match held.access.secrets.is_empty() {
@@ -190,6 +204,11 @@ mod tests {
         let listed = |patterns: &[&str]| {
             Verification::Unlisted(patterns.iter().map(ToString::to_string).collect())
         };
+        let held = |preloaded, named| Held {
+            preloaded,
+            named,
+            ..Held::default()
+        };
         // Whether it covers a preloaded image, and a pulled one.
         for (policy, expected) in [
             (Verification::Nothing, (false, false)),
@@ -203,20 +222,23 @@ mod tests {
             (listed(&["r.example/tea/*"]), (true, true)),
             (listed(&["r.example/team/app/*"]), (true, true)),
         ] {
-            let covers = (policy.covers(APP, true), policy.covers(APP, false));
-            assert_eq!(covers, expected, "{policy:?}");
+            let covers = |preloaded| policy.covers(APP, &held(preloaded, true));
+            assert_eq!((covers(true), covers(false)), expected, "{policy:?}");
         }
+        // A repository that the image never had is on no list.
+        assert!(listed(&[APP]).covers(APP, &held(false, false)));
+        assert!(!Verification::Nothing.covers(APP, &held(false, false)));
     }
 
     #[test]
     fn a_pod_may_use_what_its_credentials_have_pulled() {
         let everyone = Access {
             everyone: true,
-            secrets: Vec::new(),
+            ..Access::default()
         };
         let by = |secrets: &[&PullSecret]| Access {
-            everyone: false,
             secrets: secrets.iter().copied().cloned().collect(),
+            ..Access::default()
         };
         let (one, two) = (secret("one", "a"), secret("two", "b"));
         let many: Vec<_> = (0..MAX_SECRETS)
@@ -279,8 +301,8 @@ mod tests {
             ),
         ] {
             let held = Held {
-                preloaded: false,
                 access,
+                ..Held::default()
             };
             let admitted = admit(&Verification::Pulled, (APP, &held), || secrets);
             assert_eq!(admitted, expected, "{what}");
@@ -290,8 +312,8 @@ mod tests {
     #[test]
     fn secrets_are_not_looked_at_unless_they_count() {
         let by = |secrets: Vec<PullSecret>| Access {
-            everyone: false,
             secrets,
+            ..Access::default()
         };
         for (policy, preloaded, access, expected) in [
             (Verification::Nothing, false, by(vec![]), Admission::Yes),
@@ -305,7 +327,11 @@ mod tests {
             ),
             (Verification::All, true, by(vec![]), Admission::No),
         ] {
-            let held = Held { preloaded, access };
+            let held = Held {
+                preloaded,
+                named: true,
+                access,
+            };
             let admitted = admit(&policy, (APP, &held), || panic!("{policy:?}"));
             assert_eq!(admitted, expected, "{policy:?} {preloaded}");
         }
@@ -323,6 +349,8 @@ mod tests {
             (by("one", "b"), true, 1),
             (by("two", "b"), true, 2),
             (None, false, 2),
+            (Some(Grant::Given), true, 2),
+            (Some(Grant::Given), false, 2),
             (Some(Grant::Everyone), true, 0),
             (Some(Grant::Everyone), false, 0),
             (by("one", "a"), false, 0),
@@ -331,11 +359,19 @@ mod tests {
             assert_eq!(all[APP].secrets.len(), secrets, "{granted:?}");
         }
         assert!(all[APP].everyone);
+        grant(&mut all, "a.example/given", Some(&Grant::Given));
         for n in 0..2 * MAX_SECRETS {
-            grant(&mut all, "r.example/x", by(&n.to_string(), "a").as_ref());
+            grant(&mut all, "b.example/x", by(&n.to_string(), "a").as_ref());
             grant(&mut all, &format!("r.example/{n}"), None);
         }
         assert_eq!(all.len(), MAX_REPOSITORIES);
+        // Those that no pod may use go first, then those of some pods.
+        assert_eq!(all["b.example/x"].secrets.len(), MAX_SECRETS);
+        for n in 0..2 * MAX_REPOSITORIES {
+            grant(&mut all, &format!("r.example/{n}"), by("a", "a").as_ref());
+        }
+        assert!(!all.contains_key("b.example/x"));
+        assert!(all["a.example/given"].given && all[APP].everyone);
         let mut many = Accesses::new();
         for n in 0..2 * MAX_SECRETS {
             grant(&mut many, APP, by(&n.to_string(), "a").as_ref());

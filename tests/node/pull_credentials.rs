@@ -51,6 +51,13 @@ fn pull_by_a(agent: &Agent, registry: &Registry) -> String {
     name
 }
 
+/// The image by its digest.
+fn by_digest(agent: &Agent, name: &str) -> String {
+    let shown = agent.ok(&["image", "inspect", name]);
+    let at = shown.find("@sha256:").expect("a digest");
+    format!("{}{}", name.trim_end_matches(":1"), &shown[at..at + 72])
+}
+
 fn waits_for(pod: &Value, reason: &str) -> bool {
     main_status(pod)["state"]["waiting"]["reason"] == reason
 }
@@ -93,10 +100,7 @@ fn a_stored_private_image_is_for_pods_with_credentials() {
         "{message}"
     );
     // Its digest is no way round, nor is a wrong password, nor a secret of that name in a different namespace.
-    let digest = agent.ok(&["image", "inspect", &name]);
-    let at = digest.find("@sha256:").expect("a digest");
-    let repository = name.trim_end_matches(":1");
-    let pinned = format!("{repository}{}", &digest[at..at + 72]);
+    let pinned = by_digest(&agent, &name);
     agent.write("pinned.yaml", &pod("pinned", &pinned, "IfNotPresent"));
     wait_refused(&agent, "pinned");
     agent.write("wrong.yaml", &pull_secret("wrong", &registry, WRONG));
@@ -316,7 +320,17 @@ fn an_image_of_a_listed_repository_is_for_all_pods() {
     try_it(&format!("['{repository}']"), true);
     let registry_of = repository.trim_end_matches("busybox");
     try_it("['127.0.0.1/*']", false);
-    try_it(&format!("['{registry_of}*']"), true);
+    // A digest under a repository that the image never had does not count.
+    let digest = by_digest(&agent, &name);
+    let made_up = digest.replace(registry_of, "docker.io/library/other-");
+    agent.write("made-up.yaml", &pod("made-up", &made_up, "Never"));
+    try_it(&format!("['{registry_of}*','docker.io/*']"), true);
+    agent.write("again.yaml", &pod("again", &made_up, "Never"));
+    agent.write("by-digest.yaml", &pod("by-digest", &digest, "Never"));
+    for pod_name in ["made-up", "again"] {
+        agent.wait_pod(pod_name, |pod| waits_for(pod, "ErrImageNeverPull"));
+    }
+    agent.wait_running("by-digest");
 }
 
 #[test]
@@ -349,8 +363,16 @@ fn a_preloaded_image_is_for_all_pods_unless_all_images_are_verified() {
     );
     agent.wait_running("e");
     set(&agent, &file, "NeverVerifyPreloadedImages");
+    registry.proxy.reset();
     agent.write("f.yaml", &pod("f", &name, "IfNotPresent"));
-    agent.wait_running("f");
+    agent.write("g.yaml", &pod("g", &name, "Always"));
+    for pod_name in ["f", "g"] {
+        agent.wait_running(pod_name);
+    }
+    assert!(
+        registry.proxy.asked().is_empty(),
+        "it is still the archive's"
+    );
 }
 
 #[test]
@@ -399,14 +421,11 @@ fn a_person_opens_a_private_image_by_a_name_or_a_pull_and_removes_what_is_known_
     let address = registry.proxy.address.to_string();
     let text = serde_json::json!({ "auths": { address: { "auth": RIGHT } } });
     fs::write(&login, text.to_string()).expect("written");
-    let pull = [
-        "image",
-        "pull",
-        "--authfile",
-        login.to_str().expect("utf-8"),
-        &name,
-    ];
-    agent.ok(&pull);
+    let pull = |name: &str| {
+        let login = login.to_str().expect("utf-8");
+        agent.ok(&["image", "pull", "--authfile", login, name]);
+    };
+    pull(&name);
     // It is tried again at once.
     agent.wait_running("c");
     // A pod that pulls it once more takes it from no other.
@@ -419,7 +438,11 @@ fn a_person_opens_a_private_image_by_a_name_or_a_pull_and_removes_what_is_known_
     agent.write("e.yaml", &pod("e", &name, "Never"));
     agent.wait_running("e");
     registry.ask_for_login();
-    let at = record(&agent).0;
+    let (at, known) = record(&agent);
+    let digests = known["digests"].as_array().expect("digests");
+    // The archive's manifest comes first.
+    let in_registry = digests.last().and_then(Value::as_str).expect("a digest");
+    let digest = format!("{}@{in_registry}", name.trim_end_matches(":1"));
     for pod in ["a", "b", "c", "e", "always", "tagged"] {
         agent.remove(&format!("{pod}.yaml"));
         agent.wait_gone(pod);
@@ -431,4 +454,111 @@ fn a_person_opens_a_private_image_by_a_name_or_a_pull_and_removes_what_is_known_
     agent.write("d.yaml", &pod("d", &name, "IfNotPresent"));
     let message = wait_refused(&agent, "d");
     assert!(!message.contains(REFUSED), "{message}");
+    // A pull by digest opens it, too, and a pod that pulls it next takes it from no other.
+    pull(&digest);
+    agent.write(
+        "f.yaml",
+        &with_secrets("f", (&name, "Always"), "{name: right}"),
+    );
+    agent.wait_running("f");
+    agent.write("g.yaml", &pod("g", &digest, "Never"));
+    agent.wait_running("g");
+}
+
+#[test]
+fn an_image_of_an_earlier_version_stays_for_all_pods_when_a_pod_pulls_it_again() {
+    let (agent, _, registry) = private("");
+    let name = pull_by_a(&agent, &registry);
+    let digest = by_digest(&agent, &name);
+    agent.signal(Signal::SIGKILL);
+    agent.wait();
+    // An earlier version records no access.
+    let (path, mut earlier) = record(&agent);
+    earlier["access"] = Value::Null;
+    fs::write(&path, earlier.to_string()).expect("written");
+    agent.launch();
+    let always = with_secrets("always", (&name, "Always"), "{name: right}");
+    agent.write("always.yaml", &always);
+    agent.wait_running("always");
+    let (_, now) = record(&agent);
+    let access = &now["access"][name.trim_end_matches(":1")];
+    assert_eq!(access["secrets"][0]["name"], "right", "{now}");
+    for (pod_name, image) in [("b", &name), ("c", &digest)] {
+        agent.write(&format!("{pod_name}.yaml"), &pod(pod_name, image, "Never"));
+        agent.wait_running(pod_name);
+    }
+}
+
+#[test]
+fn the_credentials_that_count_are_those_for_the_manifest_not_for_the_layers() {
+    let (agent, _, registry) = private("");
+    forget_layers(&agent);
+    let name = registry.name();
+    agent.write("right.yaml", &pull_secret("right", &registry, RIGHT));
+    agent.write("layers.yaml", &pull_secret("layers", &registry, WRONG));
+    let config = std::sync::Mutex::new(None);
+    // One login is for all but the layers, the other for blobs only.
+    registry.proxy.rule(move |ask| {
+        let login = ask.header("authorization").unwrap_or_default();
+        let mut config = config.lock().expect("no panic");
+        let allowed = match login.strip_prefix("Basic ") {
+            Some(RIGHT) if ask.is_blob() => *config.get_or_insert(ask.path.clone()) == ask.path,
+            Some(RIGHT) => true,
+            Some(WRONG) => ask.is_blob(),
+            _ => false,
+        };
+        let challenge = vec![("WWW-Authenticate", "Basic realm=r".to_owned())];
+        match allowed {
+            true => Deed::Pass,
+            false => Deed::Answer(401, challenge, b"{}".to_vec()),
+        }
+    });
+    let both = "{name: right}, {name: layers}";
+    agent.write("a.yaml", &with_secrets("a", (&name, "IfNotPresent"), both));
+    agent.wait_running("a");
+    assert!(registry.proxy.blob_bytes() > 100_000, "layers were fetched");
+    let secrets = record(&agent).1["access"][name.trim_end_matches(":1")]["secrets"].clone();
+    let names: Vec<_> = secrets.as_array().into_iter().flatten().collect();
+    assert_eq!((names.len(), &names[0]["name"]), (1, &"right".into()));
+}
+
+#[test]
+fn what_is_wrong_elsewhere_takes_an_image_from_no_pod() {
+    let folder = std::env::temp_dir().join(format!("coracle-odd-{}", std::process::id()));
+    fs::create_dir_all(&folder).expect("a folder");
+    let (auth, conf) = (folder.join("auth.json"), folder.join("registries.conf"));
+    let settings = format!(
+        "coracle: {{registryAuthFile: {}, registriesConf: [{}]}}\n",
+        auth.display(),
+        conf.display()
+    );
+    let (agent, _, registry) = private(&settings);
+    let name = pull_by_a(&agent, &registry);
+    let address = registry.proxy.address;
+    stop(&registry);
+    // Neither of these secrets can be used for this registry.
+    let token = pull_secret("token", &registry, RIGHT).replace("\"auth\":", "\"identitytoken\":");
+    agent.write("token.yaml", &token);
+    let odd = pull_secret("odd", &registry, RIGHT);
+    let odd = odd.replace(&format!("{{\"{address}\""), &format!("[{{\"{address}\""));
+    agent.write("odd.yaml", &odd.replace("}}}'", "}}]}'"));
+    let secrets = "{name: token}, {name: odd}, {name: right}";
+    let blocked = format!("[[registry]]\nlocation = \"{address}\"\nblocked = true\n");
+    for (number, (auth_text, conf_text)) in [("{", ""), ("{}", "nonsense ["), ("{}", &blocked)]
+        .into_iter()
+        .enumerate()
+    {
+        fs::write(&auth, auth_text).expect("written");
+        fs::write(&conf, conf_text).expect("written");
+        let pod_name = format!("p{number}");
+        let text = with_secrets(&pod_name, (&name, "Never"), secrets);
+        agent.write(&format!("{pod_name}.yaml"), &text);
+        agent.wait_running(&pod_name);
+    }
+    agent.write(
+        "n.yaml",
+        &with_secrets("n", (&name, "Never"), "{name: token}, {name: odd}"),
+    );
+    agent.wait_pod("n", |pod| waits_for(pod, "ErrImageNeverPull"));
+    fs::remove_dir_all(&folder).expect("removed");
 }

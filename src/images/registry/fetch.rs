@@ -115,6 +115,8 @@ fn fetch(
         }
         Ok(Begun::Found(Box::new((top, found))))
     })?;
+    // Who may read the manifest may have the image, whatever place the layers come from.
+    let login = sources.login();
     let (top, found) = match begun {
         Begun::Found(found) => *found,
         Begun::Unchanged(id) => {
@@ -123,7 +125,7 @@ fn fetch(
             return Ok(Fetched {
                 id: Some(id),
                 failures: sources.failures(),
-                login: sources.login(),
+                login,
                 ..Fetched::default()
             });
         }
@@ -148,7 +150,7 @@ fn fetch(
     Ok(Fetched {
         folder: Some(folder.path().to_owned()),
         failures: sources.failures(),
-        login: sources.login(),
+        login,
         ..Fetched::default()
     })
 }

@@ -66,7 +66,7 @@ impl Pulled {
 pub struct Served {
     /// What mirrors said that could not serve it.
     pub failures: Vec<String>,
-    /// Which login of all sources was accepted, from 0; a source without any counts as one.
+    /// Which login of all sources was accepted for the manifest, from 0; a source without any counts as one.
     pub login: usize,
 }
 
