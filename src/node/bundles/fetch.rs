@@ -10,6 +10,7 @@ use crate::images::trust::PublicKey;
 use crate::images::{self, Bundle, Cause, ImageError, Progress};
 use crate::node::execute::{Tools, WORKER};
 use crate::node::unblock;
+use crate::spec::ImageName;
 use crate::sys::{file, tree};
 
 /// What a source in a registry begins with.
@@ -49,6 +50,12 @@ pub(super) fn shown(source: &str) -> &str {
         true => source.split(['?', '#']).next().unwrap_or(source),
         false => source,
     }
+}
+
+/// What a source is called, however it is written: downloads of one are in turn.
+pub(super) fn place(source: &str) -> String {
+    let name = source.strip_prefix(REGISTRY).unwrap_or(source);
+    ImageName::parse(name).map_or_else(|_| name.to_owned(), |name| name.in_full())
 }
 
 /// Fetches the archive; or returns the digest with which there is nothing to do, empty if it is that of a web server.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use smol::channel::bounded;
 
-use super::apply::try_apply;
+use super::apply::{ApplyError, try_apply};
 use super::disk::{self, Folder};
 use super::fetch::{Polled, shown};
 use crate::api::BundleRequest;
@@ -90,8 +90,7 @@ async fn look(tools: &Tools, wanted: &BundlePoll) -> Result<Option<String>, Fail
     if let Some(closed) = tools.closed() {
         return Err(closed.into());
     }
-    let closing = async { Err(tools.closing().await.into()) };
-    smol::future::or(look_now(tools, wanted), closing).await
+    look_now(tools, wanted).await
 }
 
 impl From<PullFailure> for Failure {
@@ -131,16 +130,17 @@ async fn look_now(tools: &Tools, wanted: &BundlePoll) -> Result<Option<String>, 
         key: None,
         dry_run: false,
     };
-    // Nobody listens.
+    // No client listens.
     let (progress, _) = bounded(1);
     let applied = match try_apply(tools, &request, Some(&polled), &progress).await {
         Ok(applied) => applied,
         Err(why) => {
             tools.clear_up_after_import().await;
-            return Err(Failure::Other(match why.hint() {
-                Some(hint) => format!("{}; {hint}", crate::chain(&why)),
-                None => crate::chain(&why),
-            }));
+            return Err(match (why.hint(), why) {
+                (_, ApplyError::Closed(closed)) => closed.into(),
+                (Some(hint), why) => Failure::Other(format!("{}; {hint}", crate::chain(&why))),
+                (None, why) => Failure::Other(crate::chain(&why)),
+            });
         }
     };
     let before = memory.clone();
