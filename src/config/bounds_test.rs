@@ -107,6 +107,10 @@ fn bounds_are_reported_in_the_kubelets_words() {
             "coracle.bundle.source must be like oci://registry/site:3 or https://host/site.tar",
         ),
         (
+            "coracle: {bundle: {source: \"https://host/site\\t.tar\"}}",
+            "coracle.bundle.source must be like oci://registry/site:3 or https://host/site.tar",
+        ),
+        (
             "coracle: {bundle: {interval: 59s}}",
             "coracle.bundle.interval 59s must be between 1m and 168h (7 days)",
         ),

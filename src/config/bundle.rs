@@ -18,7 +18,7 @@ pub struct BundlePoll {
     pub ready_within_ms: u64,
 }
 
-const SOURCE: &str = "coracle.bundle.source";
+pub(super) const SOURCE: &str = "coracle.bundle.source";
 const INTERVAL: &str = "coracle.bundle.interval";
 const KEY: &str = "coracle.bundle.key";
 const READY: &str = "coracle.bundle.readyWithin";
@@ -70,6 +70,8 @@ fn is_source(source: &str) -> bool {
         .iter()
         .find_map(|scheme| source.strip_prefix(scheme));
     rest.is_some_and(|rest| {
-        !rest.is_empty() && !rest.starts_with('/') && !rest.contains(['@', ' '])
+        !rest.starts_with(['/', '?', '#'])
+            && !rest.is_empty()
+            && rest.bytes().all(|b| b.is_ascii_graphic() && b != b'@')
     })
 }

@@ -43,6 +43,9 @@ pub fn as_json(effective: &Effective) -> Json {
         if path == super::url::HEADER {
             mask(&mut value);
         }
+        if path == super::bundle::SOURCE {
+            mask_query(&mut value);
+        }
         let (parents, own) = split(path);
         let mut inner = &mut config;
         for parent in parents.split('.').filter(|parent| !parent.is_empty()) {
@@ -65,6 +68,14 @@ fn mask(headers: &mut Json) {
     for (_, values) in all {
         let values = values.as_array_mut().into_iter().flatten();
         values.for_each(|value| *value = super::url::MASK.into());
+    }
+}
+
+/// Hides the query of a URL: it may give access.
+fn mask_query(url: &mut Json) {
+    let shown = url.as_str().filter(|text| text.starts_with("http"));
+    if let Some((public, _)) = shown.and_then(|text| text.split_once(['?', '#'])) {
+        *url = format!("{public}?{}", super::url::MASK).into();
     }
 }
 
@@ -166,5 +177,28 @@ fn scalar(value: &Json) -> String {
     match value.as_str() {
         Some(text) if plain(text) || measure(text) => text.to_owned(),
         _ => value.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_query_of_a_url_is_not_shown() {
+        for (url, expected) in [
+            ("https://a/site.tar", "https://a/site.tar"),
+            (
+                "https://a/site.tar?token=secret",
+                "https://a/site.tar?<masked>",
+            ),
+            ("http://a?b#c", "http://a?<masked>"),
+            ("oci://a/site:3", "oci://a/site:3"),
+            ("", ""),
+        ] {
+            let mut shown = Json::from(url);
+            mask_query(&mut shown);
+            assert_eq!(shown, expected);
+        }
     }
 }

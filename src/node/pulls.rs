@@ -187,7 +187,7 @@ impl Tools {
     }
 }
 
-/// Who may use an image as soon as it is there: all pods, if only the node's credentials are tried, else nobody until it
+/// Who may use an image as soon as it is there: all pods, if only the node's credentials are tried, else no pod until it
 /// is known whose were accepted.
 fn first_access(image: &ImageName, owners: &[Grant]) -> Accesses {
     let access = Access {

@@ -10,6 +10,12 @@ use serde::{Deserialize, Serialize};
 /// The wait after the first failure. It doubles with each one, up to the interval.
 const FIRST_RETRY_MS: u64 = 30_000;
 
+/// The clock may be set while a window is waited for.
+const CLOCK_LOOK_MS: u64 = 60_000;
+
+/// A node that is on for less has just booted, maybe with all others after a power cut.
+const BOOTED_MS: u64 = 120_000;
+
 /// What the bundles of the node are, by their digests.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Held {
@@ -48,6 +54,14 @@ impl Memory {
         self.seen = Some(digest.to_owned());
         self.validator = validator;
     }
+
+    /// The source has what it had: another digest than those declined meanwhile.
+    pub fn same(&mut self, held: &Held) {
+        if let Some(digest) = self.seen.take() {
+            let validator = self.validator.take();
+            self.note(&digest, validator, held);
+        }
+    }
 }
 
 /// How a look at the source ended.
@@ -71,9 +85,23 @@ pub fn wait_ms(looked: Looked, interval_ms: u64, random: u64) -> u64 {
             let doubled = 1_u64 << failures.saturating_sub(1).min(20);
             spread(FIRST_RETRY_MS.saturating_mul(doubled).min(interval_ms))
         }
-        // Within the first minute of the window, or the time that is waited after success.
-        Looked::Closed(opens_in_ms) => opens_in_ms + random % 60_000.min(interval_ms / 5 + 1),
+        Looked::Closed(opens_in_ms) if opens_in_ms > CLOCK_LOOK_MS => CLOCK_LOOK_MS,
+        // Within the first minute of the window, or a part of the interval.
+        Looked::Closed(opens_in_ms) => opens_in_ms + soon(interval_ms, random),
     }
+}
+
+/// The wait before the first look of an agent, in milliseconds; `up_ms`: how long the node has been on.
+pub fn first_wait_ms(up_ms: u64, interval_ms: u64, random: u64) -> u64 {
+    match up_ms < BOOTED_MS {
+        true => soon(interval_ms, random),
+        false => 0,
+    }
+}
+
+/// Less than a minute, and than a fifth of the interval.
+fn soon(interval_ms: u64, random: u64) -> u64 {
+    random % 60_000.min(interval_ms / 5 + 1)
 }
 
 #[cfg(test)]
@@ -183,7 +211,9 @@ mod tests {
                 interval * 9 / 10,
                 interval * 11 / 10,
             ),
-            (Looked::Closed(7 * MINUTE), 7 * MINUTE, 8 * MINUTE - 1),
+            // The clock may be set meanwhile.
+            (Looked::Closed(7 * MINUTE), MINUTE, MINUTE),
+            (Looked::Closed(MINUTE / 2), MINUTE / 2, MINUTE / 2 * 3 - 1),
         ] {
             let waits: Vec<u64> = (0..most * 2)
                 .step_by(977)
@@ -203,5 +233,38 @@ mod tests {
         }
         // The shortest interval: failures never wait longer than that.
         assert!(wait_ms(Looked::Failed(9), MINUTE, u64::MAX) <= MINUTE * 11 / 10);
+    }
+
+    #[test]
+    fn nodes_that_boot_together_do_not_look_together() {
+        for (up, interval, random, expected) in [
+            (5_000, 900_000, 59_999, 59_999),
+            (5_000, 900_000, 60_001, 1),
+            (5_000, 60_000, 12_000, 12_000),
+            (5_000, 60_000, 12_001, 0),
+            // The agent alone has started.
+            (120_000, 900_000, 59_999, 0),
+        ] {
+            assert_eq!(
+                first_wait_ms(up, interval, random),
+                expected,
+                "{up} {interval} {random}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_source_that_stays_the_same_lifts_what_was_declined_meanwhile() {
+        let mut memory = Memory::default();
+        memory.note("1", Some("\"1\"".to_owned()), &held(&["1"], &[]));
+        let known = memory.clone();
+        let undone = held(&["1"], &["2"]);
+        assert!(memory.settled(&undone).contains("2"));
+        memory.same(&undone);
+        assert!(!memory.settled(&undone).contains("2"));
+        assert_eq!(
+            (memory.seen, memory.validator),
+            (known.seen, known.validator)
+        );
     }
 }

@@ -204,3 +204,96 @@ fn redirects_end() {
     let (message, _) = place.world.refused(&place.request(&json!({})));
     assert!(message.contains("more than 10 redirects"), "{message}");
 }
+
+#[test]
+fn a_server_that_makes_it_begin_again_and_again_is_given_up() {
+    let place = Place::new("archive-again");
+    place
+        .proxy
+        .rule(|ask| match (ask.header("range"), ask.earlier % 4) {
+            (None, _) => answer(200, &[("ETag", "\"1\"")], SIZE, &noise(5, 20 << 10)),
+            (_, 1) => {
+                let headers = [
+                    ("ETag", "\"2\""),
+                    ("Content-Range", "bytes 20480-599999/600000"),
+                ];
+                answer(206, &headers, SIZE - (20 << 10), b"")
+            }
+            _ => answer(416, &[], 0, b""),
+        });
+    place.world.refused(&place.request(&json!({})));
+    assert!(place.proxy.asked().len() < 6, "{:?}", place.ranges());
+}
+
+#[test]
+fn no_more_is_taken_than_was_announced() {
+    fn chunks(parts: &[&[u8]]) -> Vec<u8> {
+        let all = parts.iter().flat_map(|part| {
+            let head = format!("{:x}\r\n", part.len()).into_bytes();
+            [head, part.to_vec(), b"\r\n".to_vec()].concat()
+        });
+        all.collect()
+    }
+    let (data, more) = (noise(5, SIZE), noise(6, SIZE));
+    for (name, shorter) in [("more", false), ("shorter", true)] {
+        let place = Place::new(&format!("archive-{name}"));
+        let (sent, more) = (data.clone(), more.clone());
+        place.proxy.rule(move |ask| match ask.earlier {
+            0 => answer(200, &[("ETag", "\"1\"")], SIZE, &sent[..200_000]),
+            _ if shorter => answer(200, &[("ETag", "\"1\"")], 100_000, &sent[..100_000]),
+            // No end follows.
+            _ => Deed::Answer(
+                206,
+                vec![
+                    ("ETag", "\"1\"".to_owned()),
+                    ("Content-Range", "bytes 200000-599999/600000".to_owned()),
+                    ("Transfer-Encoding", "chunked".to_owned()),
+                ],
+                chunks(&[&sent[200_000..], &more]),
+            ),
+        });
+        place.assert_arrives(&data[..if shorter { 100_000 } else { SIZE }]);
+        assert_eq!(place.proxy.asked().len(), 2, "{name}");
+    }
+}
+
+#[test]
+fn an_archive_without_a_length_has_a_name_that_does_not_say_that_all_is_there() {
+    for (etag, named) in [
+        ("\"1\"", json!("\"1\"")),
+        ("W/\"1\"", json!("W/\"1\"")),
+        ("1", json!(null)),
+    ] {
+        let place = Place::new(&format!("archive-unsized-{}", etag.len()));
+        place.proxy.rule(move |_| {
+            let headers = [("ETag", etag), ("Transfer-Encoding", "chunked")];
+            let headers = headers.map(|(name, value)| (name, value.to_owned()));
+            Deed::Answer(200, headers.to_vec(), b"3\r\nabc\r\n0\r\n\r\n".to_vec())
+        });
+        assert_eq!(place.fetch(&json!({}))["validator"], named, "{etag}");
+        place.assert_arrives(b"abc");
+        let asked = place.proxy.asked();
+        assert!(
+            asked
+                .iter()
+                .all(|ask| ask.header("if-none-match").is_none())
+        );
+    }
+}
+
+#[test]
+fn what_was_removed_is_not_asked_for_by_its_name() {
+    let place = Place::new("archive-removed");
+    let data = noise(5, SIZE);
+    let sent = data.clone();
+    place
+        .proxy
+        .rule(move |ask| match ask.header("if-none-match") {
+            _ if ask.earlier == 0 => answer(200, &[("ETag", "\"1\"")], SIZE, &sent),
+            _ if ask.earlier == 1 => answer(200, &[], SIZE, &sent[..1000]),
+            Some(_) => answer(304, &[], 0, b""),
+            None => answer(200, &[("ETag", "\"2\"")], SIZE, &sent),
+        });
+    place.assert_arrives(&data);
+    place.assert_arrives(&data);
+}

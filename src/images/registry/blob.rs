@@ -10,13 +10,44 @@ use super::session::{Session, Wanted};
 use super::throttle::Throttle;
 
 /// Requests in a row that bring (nearly) nothing.
-pub(super) const MAX_IDLE: usize = 3;
+const MAX_IDLE: usize = 3;
 
 /// A request that brings less counts as one that brings nothing: a peer that ends after each byte would never end.
-pub(super) const MIN_GAIN_BYTES: u64 = 16 << 10;
+const MIN_GAIN_BYTES: u64 = 16 << 10;
 
 /// The bytes read at once.
 pub(super) const BUFFER_BYTES: usize = 64 << 10;
+
+/// Counts requests in a row that bring nothing new. What is sent once more after a restart is not new: else a peer could
+/// make a download begin again and again.
+pub(super) struct Idle {
+    best: u64,
+    requests: usize,
+}
+
+impl Idle {
+    /// This many bytes are there.
+    pub(super) fn new(len: u64) -> Self {
+        Self {
+            best: len,
+            requests: 0,
+        }
+    }
+
+    /// After a request that did not bring everything: the bytes that are there now, and why it ended. Fails with that if
+    /// it was one too many.
+    pub(super) fn count(&mut self, len: u64, why: FetchError) -> Result<(), FetchError> {
+        self.requests = match len >= self.best.saturating_add(MIN_GAIN_BYTES) {
+            true => 0,
+            false => self.requests + 1,
+        };
+        self.best = self.best.max(len);
+        match self.requests >= MAX_IDLE {
+            true => Err(why),
+            false => Ok(()),
+        }
+    }
+}
 
 /// A blob of an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,11 +109,10 @@ fn fill(
     partial: &mut Partial,
     watch: &mut Watch<'_>,
 ) -> Result<bool, FetchError> {
-    let (mut idle, mut requests) = (0, 0);
+    let (mut idle, mut requests) = (Idle::new(partial.len()), 0);
     while partial.len() < blob.size {
         (watch.tick)(partial.len());
         requests += 1;
-        let before = partial.len();
         let ended = go_on(session, blob, partial, watch);
         if partial.len() >= blob.size {
             break;
@@ -92,13 +122,7 @@ fn fill(
             Err(why) if why.is_interruption() => why,
             Err(why) => return Err(why),
         };
-        idle = match partial.len() >= before + MIN_GAIN_BYTES {
-            true => 0,
-            false => idle + 1,
-        };
-        if idle >= MAX_IDLE {
-            return Err(why);
-        }
+        idle.count(partial.len(), why)?;
     }
     (watch.tick)(partial.len());
     Ok(requests > 1)

@@ -147,6 +147,22 @@ impl PullFolder {
     }
 }
 
+/// Removes the blobs of a download that are not what their names say. What is left is as its registry has it.
+pub fn remove_damaged_blobs(folder: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(folder.join("blobs/sha256"))? {
+        let entry = entry?;
+        let path = entry.path();
+        let whole = entry.file_type()?.is_file() && {
+            let (digest, _) = digest::Hashing::new(File::open(&path)?).finish()?;
+            entry.file_name() == digest::hex(&digest)
+        };
+        if !whole {
+            tree::remove(&path)?;
+        }
+    }
+    Ok(())
+}
+
 fn pulls(store: &ImageStore) -> PathBuf {
     store.dir().join("pulls")
 }
@@ -236,6 +252,24 @@ fn last_write(folder: &Path) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_damaged_blobs_are_removed() {
+        let dir = std::env::temp_dir().join(format!("coracle-blobs-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        let store = ImageStore::open(&dir).unwrap();
+        let folder = PullFolder::make(&PullFolder::place(&store, "a", "bundle")).unwrap();
+        let (good, bad) = (digest::of(b"good"), digest::of(b"bad"));
+        folder.keep(&good, b"good").unwrap();
+        folder.keep(&bad, b"worse").unwrap();
+        std::os::unix::fs::symlink(folder.blob(&good), folder.blob("sha256:link")).unwrap();
+        remove_damaged_blobs(folder.path()).unwrap();
+        assert!(folder.blob(&good).exists());
+        for gone in [&bad, "sha256:link"] {
+            assert!(fs::symlink_metadata(folder.blob(gone)).is_err(), "{gone}");
+        }
+        fs::remove_dir_all(&dir).unwrap();
+    }
 
     #[test]
     fn only_old_folders_that_nobody_holds_are_collected() {

@@ -40,6 +40,7 @@ mod web;
 
 pub use auth_file::{AuthError, AuthFile};
 pub use document::{DocumentRequest, WebDocument, fetch_document};
+pub use folder::remove_damaged_blobs;
 pub use pull::{BundleFetch, PullOptions, Pulled, Served, fetch_bundle, fetch_layout, pull_unless};
 pub use registries_conf::{Place, RegistriesConf, RegistriesError};
 pub use request::{Credentials, Source};

@@ -102,7 +102,7 @@ impl fmt::Display for Origin {
 impl Url {
     /// Parses an absolute URL.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
-        let bad = |why: &str| format!("`{}` is no URL of a registry: {why}", shorten(text));
+        let bad = |why: &str| format!("`{}` is no URL of a registry: {why}", public(text));
         if text.len() > MAX_BYTES {
             return Err(bad("it is too long"));
         }
@@ -130,7 +130,7 @@ impl Url {
         if scheme_ends.is_some_and(|end| end < path_begins) {
             return Self::parse(location);
         }
-        let bad = || format!("`{}` is no location", shorten(location));
+        let bad = || format!("`{}` is no location", public(location));
         if location.is_empty() || location.len() > MAX_BYTES {
             return Err(bad());
         }
@@ -199,6 +199,22 @@ fn target_of(text: &str) -> Option<String> {
         target.push_str(query);
     }
     Some(target)
+}
+
+/// What should be a URL, for a message: without user, password, query and fragment, as far as they can be told.
+fn public(text: &str) -> String {
+    let (scheme, rest) = match text.find("://") {
+        Some(end) => text.split_at(end + 3),
+        None => ("", text),
+    };
+    let path = rest.split(['?', '#']).next().unwrap_or_default();
+    let shown = match path.rsplit_once('@') {
+        Some((_, shown)) => shown,
+        // It may be the end of a password.
+        None if rest.contains('@') => "…",
+        None => path,
+    };
+    shorten(&format!("{scheme}{shown}"))
 }
 
 /// Text of a stranger, for a message.
@@ -293,6 +309,18 @@ mod tests {
             format!("{url} {url:?}"),
             "https://r.example/blob https://r.example/blob"
         );
+        for text in [
+            "https://r.example/a b?secret",
+            "https://r.example:0/?secret",
+            "https://r.example/{#secret",
+            "https://secret:secret@r.example/",
+            "https://secret:sec?secret/@r.example/",
+            "ftp://secret@r.example",
+            "/a b?secret",
+        ] {
+            let said = url.join(text).unwrap_err();
+            assert!(!said.contains("secret"), "{said}");
+        }
     }
 
     #[test]

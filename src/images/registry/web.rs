@@ -19,7 +19,7 @@ use super::super::gc;
 use super::super::progress::{Amount, Fetched, Line, Progress};
 use super::super::space::{KeepFree, Space};
 use super::super::store::{ImageStore, read_json};
-use super::blob::{BUFFER_BYTES, MAX_IDLE, MIN_GAIN_BYTES, range, validator};
+use super::blob::{BUFFER_BYTES, Idle, range, validator};
 use super::document::{follow, refused};
 use super::error::FetchError;
 use super::fetch::{REPORT_EVERY, Report};
@@ -54,6 +54,8 @@ enum End {
     Same,
     /// All of it has arrived; the server names it so.
     Whole(Option<String>),
+    /// The same, if the connection has not broken: no length was announced.
+    Ended(Option<String>),
     /// Not all of it has.
     Cut(FetchError),
 }
@@ -139,32 +141,33 @@ impl Download<'_, '_> {
     fn run(&mut self) -> Result<Option<Option<String>>, FetchError> {
         let key = digest::of(self.url.full().as_bytes());
         let mut partial = Partial::open(self.folder, &key, u64::MAX)?;
-        let mut idle = 0;
+        let mut idle = Idle::new(partial.len());
         loop {
-            let before = partial.len();
-            let why = match self.go_on(&mut partial) {
+            let (named, certain) = match self.go_on(&mut partial) {
                 Ok(End::Same) => return Ok(None),
-                Ok(End::Whole(named)) => {
-                    self.forget_whole()?;
-                    partial.finish_as(&archive(self.folder))?;
-                    self.remember(named.clone())?;
-                    return Ok(Some(named));
+                Ok(End::Whole(named)) => (named, true),
+                Ok(End::Ended(named)) => (named, false),
+                Ok(End::Cut(why)) => {
+                    idle.count(partial.len(), why)?;
+                    continue;
                 }
-                Ok(End::Cut(why)) => why,
-                Err(why) if why.is_interruption() => why,
+                Err(why) if why.is_interruption() => {
+                    idle.count(partial.len(), why)?;
+                    continue;
+                }
                 Err(why) => return Err(why),
             };
-            idle = match partial.len() >= before.saturating_add(MIN_GAIN_BYTES) {
-                true => 0,
-                false => idle + 1,
-            };
-            if idle >= MAX_IDLE {
-                return Err(why);
-            }
+            self.forget_whole()?;
+            partial.finish_as(&archive(self.folder))?;
+            // Where an end may be a break, it is not asked for by name until it was read.
+            self.remember(named.clone().filter(|_| certain))?;
+            return Ok(Some(named));
         }
     }
 
-    fn forget_whole(&self) -> Result<(), ImageError> {
+    fn forget_whole(&mut self) -> Result<(), ImageError> {
+        // The server is not to say any more that it is there.
+        self.held = &[];
         gc::remove_file(&record(self.folder))?;
         gc::remove_file(&archive(self.folder))
     }
@@ -192,6 +195,7 @@ impl Download<'_, '_> {
         };
         // Bytes of the answer that are there already: servers may ignore ranges.
         let mut skipped = 0;
+        let length = answer.length();
         let total = match answer.status {
             304 if from == 0 && !self.held.is_empty() => return Ok(End::Same),
             206 if from > 0 => {
@@ -217,10 +221,8 @@ impl Download<'_, '_> {
                 return Ok(End::Cut(bad("the archive is shorter than it was")));
             }
             200 => {
-                match from > 0
-                    && strong.is_some()
-                    && strong.as_deref() == partial.validator(&origin)
-                {
+                let same = strong.is_some() && strong.as_deref() == partial.validator(&origin);
+                match same && from > 0 && length.is_none_or(|total| total >= from) {
                     true => skipped = from,
                     false => partial.restart(&origin, strong.clone())?,
                 }
@@ -228,7 +230,7 @@ impl Download<'_, '_> {
                     // It is another one than the one that is there; the disk may not hold both.
                     self.forget_whole()?;
                 }
-                answer.length()
+                length
             }
             _ => return Err(refused(&answer)),
         };
@@ -236,8 +238,7 @@ impl Download<'_, '_> {
             self.space.reserve(total.saturating_sub(partial.len()))?;
         }
         partial.name(&origin, strong)?;
-        // Where an end may be a break, the archive is not asked for by name: it is fetched again if it is damaged.
-        let named = name(&answer).filter(|_| total.is_some());
+        let named = name(&answer);
         let cut = FetchError::Connection {
             url: answer.url.to_string(),
             why: "the connection ended too early".to_owned(),
@@ -251,11 +252,12 @@ impl Download<'_, '_> {
         received?;
         Ok(match total {
             Some(total) if partial.len() != total => End::Cut(cut),
-            Some(_) | None => End::Whole(named),
+            Some(_) => End::Whole(named),
+            None => End::Ended(named),
         })
     }
 
-    /// Takes the body of an answer.
+    /// Takes the body of an answer, up to its length.
     fn receive(
         &mut self,
         answer: Answer,
@@ -266,7 +268,11 @@ impl Download<'_, '_> {
         let mut buffer = vec![0; self.throttle.piece(BUFFER_BYTES)];
         loop {
             self.tell(partial.len(), total);
-            let n = pieces.read(&mut buffer)?;
+            let left = total.map_or(u64::MAX, |total| total.saturating_sub(partial.len()));
+            let n = match left {
+                0 => 0,
+                _ => pieces.read(&mut buffer)?,
+            };
             if n == 0 {
                 return Ok(());
             }
@@ -274,6 +280,7 @@ impl Download<'_, '_> {
             let old = skipped.min(n as u64);
             skipped -= old;
             let new = &buffer[usize::try_from(old).unwrap_or(n)..n];
+            let new = &new[..new.len().min(usize::try_from(left).unwrap_or(usize::MAX))];
             if new.is_empty() {
                 continue;
             }
@@ -332,6 +339,8 @@ fn headers(partial: &Partial, origin: &str, held: &[String]) -> Vec<(&'static st
 
 /// What the server names the document by, to ask whether it has another one.
 fn name(answer: &Answer) -> Option<String> {
-    let named = answer.header("ETag").or(answer.header("Last-Modified"))?;
+    let is_tag = |named: &&str| named.starts_with('"') || named.starts_with("W/\"");
+    let etag = answer.header("ETag").filter(is_tag);
+    let named = etag.or(answer.header("Last-Modified"))?;
     (named.len() <= MAX_NAME_BYTES).then(|| named.to_owned())
 }

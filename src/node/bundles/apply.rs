@@ -7,12 +7,13 @@ use serde_json::{Value, json};
 use smol::channel::{Sender, bounded};
 
 use super::disk::{MAX_BUNDLES, Pinned, Record, State};
-use super::fetch::{Polled, fetch, keys, shown};
+use super::fetch::{Polled, fetch, keys, place, shown};
 use super::{ChangeError, disk};
 use crate::api::{BundleRequest, PlannedFile};
 use crate::images::trust::{KeyError, Origin};
 use crate::images::{self, Bundle, ImageError, Imported, Progress};
 use crate::node::execute::{Tools, WORKER};
+use crate::node::pulls::PullFailure;
 use crate::node::{Input, boot, now, spawn, unblock};
 use crate::plan::bundle::Trial;
 
@@ -29,6 +30,9 @@ pub(super) enum ApplyError {
     Key(&'static str, #[source] KeyError),
     #[error("there are {MAX_BUNDLES} bundles already")]
     TooMany,
+    /// The window for pulls has closed.
+    #[error("{}", .0.message)]
+    Closed(PullFailure),
     #[error("the agent is stopping")]
     Stopping,
 }
@@ -43,7 +47,7 @@ impl ApplyError {
                 "give one of them another tag, or remove the other bundle: coracle bundle rm {}",
                 clash.other
             )),
-            Self::Change(_) | Self::Refused(_) | Self::Stopping => None,
+            Self::Change(_) | Self::Refused(_) | Self::Closed(_) | Self::Stopping => None,
         }
     }
 }
@@ -76,7 +80,7 @@ pub(in crate::node) async fn apply(tools: Tools, request: BundleRequest, progres
             tools.clear_up_after_import().await;
             json!({ "type": "error", "message": crate::chain(&error), "hint": error.hint() })
         }
-        None => return,
+        None => return tools.clear_up_after_import().await,
     };
     let _ = progress.send(line.to_string()).await;
 }
@@ -118,9 +122,16 @@ pub(super) async fn try_apply(
     };
     let keys = keys(tools, request, polled).await?;
     // A download is read and removed before the next one of this source.
-    let source = tools.pulls.turn(&request.source);
+    let source = tools.pulls.turn(&place(&request.source));
     let _source = source.lock().await;
-    let archive = match fetch(tools, &request.source, polled, &mut tell).await? {
+    let fetching = async { Ok(fetch(tools, &request.source, polled, &mut tell).await?) };
+    let closing = async {
+        match polled {
+            Some(_) => Err(ApplyError::Closed(tools.closing().await)),
+            None => smol::future::pending().await,
+        }
+    };
+    let archive = match smol::future::or(fetching, closing).await? {
         Ok(archive) => archive,
         Err(digest) => return Ok(Applied::nothing(digest, None)),
     };
@@ -313,6 +324,15 @@ fn looked_at_again(before: State, trial: Option<Trial>) -> State {
     }
 }
 
+/// The former generation of the one that replaces this. A rollback never leads to one that is still on trial, unless
+/// there is no other; one that was looked at again had been in force.
+fn former_of_next(before: State) -> Option<u64> {
+    match before.trial {
+        Some(trial) if !trial.stays => before.previous.or(Some(before.current)),
+        _ => Some(before.current),
+    }
+}
+
 /// Writes the generation, and makes it the one in force.
 async fn put_in_force(
     tools: &Tools,
@@ -359,14 +379,49 @@ async fn put_in_force(
         })?;
         Ok(State {
             current,
-            // A rollback never leads to a generation that is still on trial, unless there is no other.
-            previous: before.and_then(|before| match before.trial {
-                Some(_) => before.previous.or(Some(before.current)),
-                None => Some(before.current),
-            }),
+            previous: before.and_then(former_of_next),
             trial,
             failed: None,
         })
     };
     Ok(tools.change_in_turn(&name, change).await?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::Time;
+
+    #[test]
+    fn a_rollback_leads_to_what_was_in_force_and_never_to_what_was_on_trial() {
+        let trial = |stays| Trial {
+            stays,
+            ..Trial::new(1000, "boot", Time(0))
+        };
+        for (previous, trial, expected) in [
+            (Some(1), None, 2),
+            (Some(1), Some(trial(false)), 1),
+            (Some(1), Some(trial(true)), 2),
+            (None, Some(trial(false)), 2),
+            (None, None, 2),
+        ] {
+            let before = State {
+                current: 2,
+                previous,
+                trial,
+                failed: None,
+            };
+            assert_eq!(former_of_next(before.clone()), Some(expected), "{before:?}");
+        }
+        // A look at what is in force already changes nothing of that.
+        let looked = looked_at_again(
+            State {
+                current: 2,
+                previous: Some(1),
+                ..State::default()
+            },
+            Some(trial(false)),
+        );
+        assert_eq!(former_of_next(looked), Some(2));
+    }
 }

@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 
 use super::apply::ApplyError;
 use crate::api::BundleRequest;
-use crate::images::registry::BundleFetch;
+use crate::images::registry::{BundleFetch, remove_damaged_blobs};
 use crate::images::trust::PublicKey;
 use crate::images::{self, Bundle, Cause, ImageError, Progress};
 use crate::node::execute::{Tools, WORKER};
 use crate::node::unblock;
+use crate::spec::ImageName;
 use crate::sys::{file, tree};
 
 /// What a source in a registry begins with.
@@ -49,6 +50,12 @@ pub(super) fn shown(source: &str) -> &str {
         true => source.split(['?', '#']).next().unwrap_or(source),
         false => source,
     }
+}
+
+/// What a source is called, however it is written: downloads of one are in turn.
+pub(super) fn place(source: &str) -> String {
+    let name = source.strip_prefix(REGISTRY).unwrap_or(source);
+    ImageName::parse(name).map_or_else(|_| name.to_owned(), |name| name.in_full())
 }
 
 /// Fetches the archive; or returns the digest with which there is nothing to do, empty if it is that of a web server.
@@ -113,17 +120,24 @@ impl Archive {
         Ok(found.expect("there is at least one list"))
     }
 
-    /// Removes what was downloaded if this failure says that it is damaged. Polling leaves an archive with a strong
-    /// `ETag`: it is damaged at its server, and would be downloaded each time.
+    /// Removes what was downloaded if this failure says that it is damaged. Polling leaves what is damaged at its server,
+    /// an archive with a strong `ETag` or blobs that are what their digests say: it would be downloaded each time.
     pub(super) async fn checked<T>(&self, done: Result<T, ImageError>) -> Result<T, ImageError> {
         let strong = |named: &String| named.starts_with('"');
-        let keeps = self.polled && self.validator.as_ref().is_some_and(strong);
-        if !keeps
-            && done
-                .as_ref()
-                .is_err_and(|why| why.cause() == Cause::Damaged)
-        {
-            self.discard().await;
+        let damaged = |why: &ImageError| why.cause() == Cause::Damaged;
+        if done.as_ref().is_err_and(damaged) {
+            let keeps = match self.downloaded.clone() {
+                _ if !self.polled => false,
+                // From a registry.
+                Some(folder) if folder == self.path => {
+                    let mended = unblock(move || remove_damaged_blobs(&folder)).await;
+                    mended.is_ok()
+                }
+                _ => self.validator.as_ref().is_some_and(strong),
+            };
+            if !keeps {
+                self.discard().await;
+            }
         }
         done
     }

@@ -172,23 +172,30 @@ pub(super) fn load(bundles: &Path, images: &ImageStore) -> All {
 
 /// Removes what a crash or a power cut left of changes. For the agent's start, when none is under way. Blocking.
 pub(super) fn remove_leftovers(bundles: &Path) {
-    let remove = || {
-        disk::remove_leftovers(bundles)?;
-        for name in disk::names(bundles)? {
-            let folder = Folder::of(bundles, &name);
-            match folder.state()? {
-                Some(state) => folder.clean(&state)?,
-                // It was being applied for the first time.
-                None => folder.remove()?,
-            }
+    let clean = |name: String| {
+        let folder = Folder::of(bundles, &name);
+        match folder.state()? {
+            Some(state) => folder.clean(&state),
+            // It was being applied for the first time.
+            None => folder.remove(),
         }
-        Ok::<(), io::Error>(())
     };
-    if let Err(error) = remove() {
-        tracing::warn!(
-            "could not remove leftovers of bundles below `{}`: {error}, going on; the next start tries again",
-            bundles.display()
-        );
+    let names = disk::names(bundles);
+    let (names, unlisted) = match names {
+        Ok(names) => (names, Ok(())),
+        Err(error) => (BTreeSet::new(), Err(error)),
+    };
+    let each = names.into_iter().map(clean);
+    for done in [disk::remove_leftovers(bundles), unlisted]
+        .into_iter()
+        .chain(each)
+    {
+        if let Err(error) = done {
+            tracing::warn!(
+                "could not remove leftovers of bundles below `{}`: {error}, going on; the next start tries again",
+                bundles.display()
+            );
+        }
     }
 }
 
@@ -485,6 +492,18 @@ impl Node {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_bundle_that_cannot_be_read_keeps_no_leftovers_of_others() {
+        let dir = std::env::temp_dir().join(format!("coracle-leftovers-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir_all(dir.join("a")).unwrap();
+        std::fs::write(dir.join("a/state.json"), "{").unwrap();
+        std::fs::create_dir_all(dir.join("b/.new")).unwrap();
+        remove_leftovers(&dir);
+        assert!(dir.join("a").is_dir() && !dir.join("b").exists());
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
 
     #[test]
     fn a_rollback_exchanges_the_generations_and_ends_a_trial() {

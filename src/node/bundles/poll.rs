@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use smol::channel::bounded;
 
-use super::apply::try_apply;
+use super::apply::{ApplyError, try_apply};
 use super::disk::{self, Folder};
 use super::fetch::{Polled, shown};
 use crate::api::BundleRequest;
@@ -18,7 +18,7 @@ use crate::node::execute::Tools;
 use crate::node::pulls::PullFailure;
 use crate::node::{Input, Node, now, unblock};
 use crate::plan::event::ImageFailure;
-use crate::plan::poll::{Held, Looked, Memory, wait_ms};
+use crate::plan::poll::{Held, Looked, Memory, first_wait_ms, wait_ms};
 use crate::plan::status;
 use crate::spec::Reason;
 use crate::sys::file::{self, Durability};
@@ -40,6 +40,9 @@ enum Failure {
 pub(in crate::node) async fn poll(tools: Tools, wanted: BundlePoll) {
     let mut failures = 0;
     let (mut last_look, mut last_error) = (None, None);
+    let random = || RandomState::new().hash_one(());
+    let first = first_wait_ms(now().time.0, wanted.interval_ms, random());
+    smol::Timer::after(Duration::from_millis(first)).await;
     loop {
         let begun = now().wall;
         let done = look(&tools, &wanted).await;
@@ -80,7 +83,7 @@ pub(in crate::node) async fn poll(tools: Tools, wanted: BundlePoll) {
             .inputs
             .send(Input::BundlePolled { status, event })
             .await;
-        let wait = wait_ms(looked, wanted.interval_ms, RandomState::new().hash_one(()));
+        let wait = wait_ms(looked, wanted.interval_ms, random());
         smol::Timer::after(Duration::from_millis(wait)).await;
     }
 }
@@ -90,8 +93,7 @@ async fn look(tools: &Tools, wanted: &BundlePoll) -> Result<Option<String>, Fail
     if let Some(closed) = tools.closed() {
         return Err(closed.into());
     }
-    let closing = async { Err(tools.closing().await.into()) };
-    smol::future::or(look_now(tools, wanted), closing).await
+    look_now(tools, wanted).await
 }
 
 impl From<PullFailure> for Failure {
@@ -131,36 +133,50 @@ async fn look_now(tools: &Tools, wanted: &BundlePoll) -> Result<Option<String>, 
         key: None,
         dry_run: false,
     };
-    // Nobody listens.
+    // No client listens.
     let (progress, _) = bounded(1);
     let applied = match try_apply(tools, &request, Some(&polled), &progress).await {
         Ok(applied) => applied,
         Err(why) => {
             tools.clear_up_after_import().await;
-            return Err(Failure::Other(match why.hint() {
-                Some(hint) => format!("{}; {hint}", crate::chain(&why)),
-                None => crate::chain(&why),
-            }));
+            return Err(match (why.hint(), why) {
+                (_, ApplyError::Closed(closed)) => closed.into(),
+                (Some(hint), why) => Failure::Other(format!("{}; {hint}", crate::chain(&why))),
+                (None, why) => Failure::Other(crate::chain(&why)),
+            });
         }
     };
     let before = memory.clone();
-    // A web server says that the archive is the one that was seen.
-    if !applied.digest.is_empty() {
-        memory.note(&applied.digest, applied.validator.clone(), &held);
+    match applied.digest.is_empty() {
+        // A web server says that the archive is the one that was seen.
+        true => memory.same(&held),
+        false => memory.note(&applied.digest, applied.validator.clone(), &held),
     }
-    if memory != before {
-        let path = tools.config.layout.bundle_poll();
-        let written = unblock(move || write(&path, &memory)).await;
-        written.map_err(|why| Failure::Other(format!("could not note what was seen: {why}")))?;
-    }
-    Ok((applied.line["unchanged"] == false).then(|| {
+    let said = (applied.line["unchanged"] == false).then(|| {
         format!(
             "Bundle {}: generation {} from {} is in force",
             applied.name,
             applied.line["generation"],
             shown(&wanted.source)
         )
-    }))
+    });
+    if memory != before {
+        let path = tools.config.layout.bundle_poll();
+        let written = unblock(move || write(&path, &memory)).await;
+        match written {
+            // The next look fails with it, too.
+            Err(why) if said.is_some() => {
+                tracing::warn!("`coracle.bundle`: could not note what was seen: {why}, going on");
+            }
+            Err(why) => {
+                return Err(Failure::Other(format!(
+                    "could not note what was seen: {why}"
+                )));
+            }
+            Ok(()) => {}
+        }
+    }
+    Ok(said)
 }
 
 /// The digests of the node's bundles. Blocking.
