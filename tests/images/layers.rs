@@ -255,7 +255,8 @@ fn an_image_of_150_layers_is_imported_with_little_memory() {
         .parse()
         .unwrap();
     println!("peak memory of the worker: {peak_kb} kB for an archive of 64 MiB and 150 layers");
-    assert!(peak_kb < 32 << 10, "{peak_kb} kB");
+    // Less than the largest layer; without optimization and with a thread for each core it is about half.
+    assert!(peak_kb < 48 << 10, "{peak_kb} kB");
     let image = room.open().lookup("test:1").unwrap().unwrap();
     assert_eq!(image.layers.len(), 150);
     assert!(image.layers[0].join("big").is_file());
