@@ -68,7 +68,7 @@ pub(super) fn commit(
             // One that is damaged is replaced.
             let known = store.reference(name).ok().flatten();
             let known = known.filter(|known| known.id == image.id);
-            // What a pod pulls to be verified stays an archive's.
+            // A pull that only verifies credentials does not take the name from its archive.
             if !access.is_empty() && known.as_ref().is_some_and(|known| !known.pulled) {
                 continue;
             }

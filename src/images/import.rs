@@ -55,7 +55,7 @@ pub(crate) struct Request {
     pub(crate) bundle: Option<String>,
     /// Whether that bundle's signature was verified: it stands for its images.
     pub(crate) vouched: bool,
-    /// Who may use an image that is pulled for a pod; nobody yet, if it is not known by whose credentials it comes.
+    /// Which pods may use an image that is pulled for one. No pod may, until its registry has accepted credentials.
     pub(crate) access: Accesses,
     /// What the images need to be let in.
     pub(crate) trust: Trust,

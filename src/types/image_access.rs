@@ -61,7 +61,7 @@ impl PullSecret {
 /// Whose credentials a registry has accepted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Grant {
-    /// Nobody's, or those of the node: all pods have them.
+    /// None, or the node's own: all pods have them.
     Everyone,
     /// None: an archive or a person brought the image.
     Given,
@@ -251,7 +251,7 @@ mod tests {
         for (what, access, secrets, expected) in [
             ("by the node", everyone, vec![], Admission::Yes),
             (
-                "not known by whom",
+                "no credentials accepted yet",
                 by(&[]),
                 vec![one.clone()],
                 Admission::No,

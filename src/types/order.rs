@@ -14,7 +14,7 @@ pub trait InOrder<T> {
     /// Sorts as `compare` says.
     fn order_by(&mut self, compare: impl Fn(&T, &T) -> Ordering);
 
-    /// Sorts by a key, which is made anew for each comparison.
+    /// Sorts by a key. Each comparison computes it again.
     fn order_by_key<K: Ord>(&mut self, key: impl Fn(&T) -> K);
 }
 

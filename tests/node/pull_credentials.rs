@@ -194,12 +194,22 @@ fn a_pod_that_waits_for_the_same_pull_needs_credentials_too() {
     let (agent, _, registry) = private("");
     forget_layers(&agent);
     let name = registry.name();
-    agent.write("right.yaml", &pull_secret("right", &registry, RIGHT));
-    let (login, slow) = (format!("Basic {RIGHT}"), Duration::from_millis(20));
+    begin_slow_pull(&agent, &registry, 16 << 10);
+    agent.write("b.yaml", &pod("b", &name, "IfNotPresent"));
+    agent.wait_running("a");
+    wait_refused(&agent, "b");
+}
+
+/// Has pod `a` pull with the right credentials, so many bytes each 20 ms.
+fn begin_slow_pull(agent: &Agent, registry: &Registry, bytes: usize) {
+    agent.write("right.yaml", &pull_secret("right", registry, RIGHT));
+    let login = format!("Basic {RIGHT}");
     registry
         .proxy
         .rule(move |ask| match ask.header("authorization") {
-            Some(found) if found == login && ask.is_blob() => Deed::Drip(16 << 10, slow),
+            Some(found) if found == login && ask.is_blob() => {
+                Deed::Drip(bytes, Duration::from_millis(20))
+            }
             Some(found) if found == login => Deed::Pass,
             _ => Deed::Answer(
                 401,
@@ -207,19 +217,16 @@ fn a_pod_that_waits_for_the_same_pull_needs_credentials_too() {
                 b"{}".to_vec(),
             ),
         });
-    let a = with_secrets("a", (&name, "IfNotPresent"), "{name: right}");
+    let a = with_secrets("a", (&registry.name(), "IfNotPresent"), "{name: right}");
     agent.write("a.yaml", &a);
     agent.wait_pod("a", |pod| {
         let message = main_status(pod)["state"]["waiting"]["message"].as_str();
         message.is_some_and(|text| text.starts_with("Pulling image"))
     });
-    agent.write("b.yaml", &pod("b", &name, "IfNotPresent"));
-    agent.wait_running("a");
-    wait_refused(&agent, "b");
 }
 
 #[test]
-fn an_image_whose_pull_was_cut_short_is_for_nobody_until_its_registry_is_asked() {
+fn an_image_whose_pull_was_cut_short_is_for_no_pod_until_its_registry_is_asked() {
     let (agent, _, registry) = private("");
     let name = pull_by_a(&agent, &registry);
     agent.remove("a.yaml");
@@ -254,27 +261,7 @@ fn an_interrupted_download_leaves_nothing_for_other_pods() {
     let (agent, _, registry) = private("");
     forget_layers(&agent);
     let name = registry.name();
-    agent.write("right.yaml", &pull_secret("right", &registry, RIGHT));
-    let login = format!("Basic {RIGHT}");
-    registry
-        .proxy
-        .rule(move |ask| match ask.header("authorization") {
-            Some(found) if found == login && ask.is_blob() => {
-                Deed::Drip(8 << 10, Duration::from_millis(20))
-            }
-            Some(found) if found == login => Deed::Pass,
-            _ => Deed::Answer(
-                401,
-                vec![("WWW-Authenticate", "Basic realm=r".to_owned())],
-                b"{}".to_vec(),
-            ),
-        });
-    let a = with_secrets("a", (&name, "IfNotPresent"), "{name: right}");
-    agent.write("a.yaml", &a);
-    agent.wait_pod("a", |pod| {
-        let message = main_status(pod)["state"]["waiting"]["message"].as_str();
-        message.is_some_and(|text| text.starts_with("Pulling image"))
-    });
+    begin_slow_pull(&agent, &registry, 8 << 10);
     agent.kill_and_restart();
     agent.write("b.yaml", &pod("b", &name, "IfNotPresent"));
     wait_refused(&agent, "b");

@@ -120,7 +120,7 @@ fn fetch(
     let (top, found) = match begun {
         Begun::Found(found) => *found,
         Begun::Unchanged(id) => {
-            // What is in the way of that is removed with what is old.
+            // What cannot be removed now goes when it is old.
             let _ = folder.remove();
             return Ok(Fetched {
                 id: Some(id),

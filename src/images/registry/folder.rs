@@ -20,7 +20,7 @@ use nix::fcntl::{Flock, FlockArg};
 use super::super::digest;
 use super::super::error::{ImageError, io as io_error};
 use super::super::staging;
-use super::super::store::{ImageStore, Record};
+use super::super::store::ImageStore;
 use super::super::trust::{Signature, signature_list};
 use super::resolve::Document;
 use crate::sys::file::{Durability, read_bounded, replace};
@@ -169,6 +169,29 @@ fn pulls(store: &ImageStore) -> PathBuf {
 
 /// Removes the folders of pulls that no process holds and that nothing was written to for `idle_seconds`.
 pub(crate) fn collect(store: &ImageStore, idle_seconds: i64) -> Result<(), ImageError> {
+    let (now, _) = clock::wall_ns();
+    remove_free(store, |path| {
+        // Its blobs are read after the download has ended, too. A clock that was set back makes nothing old.
+        !staging::is_unpacking(store, path) && now.saturating_sub(last_write(path)) >= idle_seconds
+    })
+}
+
+/// Removes the folders of images that the store has by now: a crash came between their import and its last step. To be
+/// called while nothing is pulled.
+pub(crate) fn remove_imported(store: &ImageStore) -> Result<(), ImageError> {
+    let mut stored = store.readable_records()?;
+    stored.retain(|record| {
+        let mut layers = record.layers.iter();
+        layers.all(|layer| store.layer_dir(layer).exists())
+    });
+    remove_free(store, |path| {
+        let image = described(path);
+        image.is_some_and(|image| stored.iter().any(|of| of.digests.contains(&image)))
+    })
+}
+
+/// Removes the folders that no process holds and that are `unwanted`, and then what was unpacked for those that are gone.
+fn remove_free(store: &ImageStore, unwanted: impl Fn(&Path) -> bool) -> Result<(), ImageError> {
     let folder = pulls(store);
     let entries = match fs::read_dir(&folder) {
         Err(why) if why.kind() == io::ErrorKind::NotFound => {
@@ -176,7 +199,6 @@ pub(crate) fn collect(store: &ImageStore, idle_seconds: i64) -> Result<(), Image
         }
         other => other.map_err(io_error("list", &folder))?,
     };
-    let (now, _) = clock::wall_ns();
     for entry in entries {
         let path = entry.map_err(io_error("list", &folder))?.path();
         let Ok(dir) = File::open(&path) else {
@@ -185,42 +207,7 @@ pub(crate) fn collect(store: &ImageStore, idle_seconds: i64) -> Result<(), Image
         let Ok(_lock) = Flock::lock(dir, FlockArg::LockExclusiveNonblock) else {
             continue;
         };
-        // Its blobs are read after the download has ended, too.
-        if staging::is_unpacking(store, &path) {
-            continue;
-        }
-        // A clock that was set back makes nothing old.
-        if now.saturating_sub(last_write(&path)) >= idle_seconds {
-            tree::remove(&path).map_err(io_error("remove", &path))?;
-        }
-    }
-    staging::collect(store, &folder)
-}
-
-/// Removes the folders of images that the store has by now: a crash came between their import and its last step. To be
-/// called while nothing is pulled.
-pub(crate) fn remove_imported(store: &ImageStore) -> Result<(), ImageError> {
-    let folder = pulls(store);
-    let entries = match fs::read_dir(&folder) {
-        Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(()),
-        other => other.map_err(io_error("list", &folder))?,
-    };
-    let whole = |record: &Record| {
-        let mut layers = record.layers.iter();
-        layers.all(|layer| store.layer_dir(layer).exists())
-    };
-    let mut stored = store.readable_records()?;
-    stored.retain(whole);
-    for entry in entries {
-        let path = entry.map_err(io_error("list", &folder))?.path();
-        let Ok(dir) = File::open(&path) else {
-            continue;
-        };
-        let Ok(_lock) = Flock::lock(dir, FlockArg::LockExclusiveNonblock) else {
-            continue;
-        };
-        let image = described(&path);
-        if image.is_some_and(|image| stored.iter().any(|of| of.digests.contains(&image))) {
+        if unwanted(&path) {
             tree::remove(&path).map_err(io_error("remove", &path))?;
         }
     }
@@ -272,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn only_old_folders_that_nobody_holds_are_collected() {
+    fn only_old_folders_that_no_process_holds_are_collected() {
         let dir = std::env::temp_dir().join(format!("coracle-pulls-{}", std::process::id()));
         let _ = fs::remove_dir_all(&dir);
         let store = ImageStore::open(&dir).unwrap();

@@ -227,7 +227,7 @@ impl Download<'_, '_> {
                     false => partial.restart(&origin, strong.clone())?,
                 }
                 if partial.len() == 0 {
-                    // It is another one than the one that is there; the disk may not hold both.
+                    // The server has a new archive. The disk may not hold both.
                     self.forget_whole()?;
                 }
                 length
