@@ -17,6 +17,8 @@ mod deadline;
 mod debug;
 #[path = "behaviour/devices.rs"]
 mod devices;
+#[path = "behaviour/edited_images.rs"]
+mod edited_images;
 #[path = "behaviour/edits.rs"]
 mod edits;
 #[path = "behaviour/fields.rs"]

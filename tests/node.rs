@@ -115,6 +115,8 @@ mod signing;
 mod stages;
 #[path = "node/trust.rs"]
 mod trust;
+#[path = "node/user_namespace_volumes.rs"]
+mod user_namespace_volumes;
 #[path = "node/user_namespaces.rs"]
 mod user_namespaces;
 #[path = "node/web.rs"]

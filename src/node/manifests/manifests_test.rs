@@ -8,14 +8,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::{Inherited, Manifests, Scan};
 use crate::api::FileState;
-use crate::layout::Layout;
-use crate::node::sources;
 use crate::spec::PodSpec;
 
-struct Folder(PathBuf);
+pub(super) struct Folder(pub(super) PathBuf);
 
 impl Folder {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let path =
@@ -24,7 +22,7 @@ impl Folder {
         Self(path)
     }
 
-    fn write(&self, file: &str, pod: &str, image: &str) -> PathBuf {
+    pub(super) fn write(&self, file: &str, pod: &str, image: &str) -> PathBuf {
         let path = self.0.join(file);
         let text = format!(
             "apiVersion: v1\nkind: Pod\nmetadata: {{name: {pod}}}\nspec:\n  containers: [{{name: c, image: {image}}}]\n"
@@ -33,7 +31,7 @@ impl Folder {
         path
     }
 
-    fn manifests(&self) -> Manifests {
+    pub(super) fn manifests(&self) -> Manifests {
         Manifests::new(self.0.clone(), "n".into(), BTreeMap::new())
     }
 }
@@ -44,24 +42,29 @@ impl Drop for Folder {
     }
 }
 
-fn of_pods(pods: Vec<Arc<PodSpec>>) -> Inherited {
+pub(super) fn of_pods(pods: Vec<Arc<PodSpec>>) -> Inherited {
     Inherited {
         pods,
         ..Inherited::default()
     }
 }
 
-fn scan_all(manifests: &mut Manifests) -> Scan {
+pub(super) fn scan_all(manifests: &mut Manifests) -> Scan {
     manifests.scan(0, &BTreeSet::new(), true, &BTreeSet::new())
 }
 
-fn pods(manifests: &Manifests) -> Vec<String> {
+pub(super) fn pods(manifests: &Manifests) -> Vec<String> {
     manifests
         .desired()
         .pods
         .values()
         .map(|pod| format!("{}={}", pod.key.name, pod.containers[0].image))
         .collect()
+}
+
+pub(super) fn errors(manifests: &Manifests) -> Vec<String> {
+    let rows = manifests.status().into_iter();
+    rows.flat_map(|row| row.errors).collect()
 }
 
 #[test]
@@ -239,121 +242,6 @@ fn a_fifo_instead_of_a_file_or_folder_is_refused_at_once() {
     let mut manifests = Manifests::new(pipe, "n".into(), BTreeMap::new());
     scan_all(&mut manifests);
     assert!(manifests.unreadable.is_some());
-}
-
-fn service(folder: &Folder, file: &str, name: &str, spec: &str) -> PathBuf {
-    let path = folder.0.join(file);
-    let text = format!(
-        "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}}}\nspec: {{selector: {{a: b}}, {spec}}}\n"
-    );
-    fs::write(&path, text).unwrap();
-    path
-}
-
-/// Name, first port and its port on the node.
-fn services(manifests: &Manifests) -> Vec<(String, u16, Option<u16>)> {
-    let services = manifests.desired().services.into_values();
-    services
-        .map(|s| (s.key.name.clone(), s.ports[0].port, s.ports[0].node_port))
-        .collect()
-}
-
-fn errors(manifests: &Manifests) -> Vec<String> {
-    let rows = manifests.status().into_iter();
-    rows.flat_map(|row| row.errors).collect()
-}
-
-#[test]
-fn a_broken_edit_leaves_the_service_and_removing_the_file_removes_it() {
-    let folder = Folder::new();
-    let path = service(&folder, "s.yaml", "web", "ports: [{port: 80}]");
-    let mut manifests = folder.manifests();
-    scan_all(&mut manifests);
-    assert_eq!(services(&manifests), [("web".into(), 80, None)]);
-    fs::write(&path, "kind: Service").unwrap();
-    scan_all(&mut manifests);
-    assert_eq!(services(&manifests), [("web".into(), 80, None)]);
-    service(&folder, "s.yaml", "web", "ports: [{port: 8080}]");
-    scan_all(&mut manifests);
-    assert_eq!(services(&manifests), [("web".into(), 8080, None)]);
-    fs::remove_file(&path).unwrap();
-    scan_all(&mut manifests);
-    assert_eq!(services(&manifests), []);
-}
-
-#[test]
-fn services_that_want_the_same_are_a_conflict_that_names_both_files() {
-    for (sentence, first, second, what) in [
-        (
-            "name",
-            ("web", "ports: [{port: 80}]"),
-            ("web", "ports: [{port: 81}]"),
-            "service `default/web`",
-        ),
-        (
-            "node port",
-            ("a", "type: NodePort, ports: [{port: 80, nodePort: 30080}]"),
-            ("b", "type: NodePort, ports: [{port: 81, nodePort: 30080}]"),
-            "node port 30080 of service `default/b` (also of service `default/a`)",
-        ),
-        (
-            "address",
-            ("a", "clusterIP: 10.96.0.7, ports: [{port: 80}]"),
-            ("b", "clusterIP: 10.96.0.7, ports: [{port: 81}]"),
-            "cluster IP 10.96.0.7 of service `default/b` (also of service `default/a`)",
-        ),
-    ] {
-        let folder = Folder::new();
-        service(&folder, "1.yaml", first.0, first.1);
-        let mut manifests = folder.manifests();
-        scan_all(&mut manifests);
-        service(&folder, "2.yaml", second.0, second.1);
-        scan_all(&mut manifests);
-        assert_eq!(services(&manifests).len(), 1, "{sentence}");
-        let expected = format!("2.yaml: {what} is already defined by `1.yaml`");
-        assert_eq!(errors(&manifests), [expected], "{sentence}");
-        fs::remove_file(folder.0.join("1.yaml")).unwrap();
-        scan_all(&mut manifests);
-        assert_eq!(services(&manifests)[0].1, 81, "{sentence}");
-    }
-}
-
-#[test]
-fn services_of_a_former_agent_stay_while_their_file_is_broken_or_away() {
-    let (folder, run) = (Folder::new(), Folder::new());
-    let layout = Layout {
-        root: run.0.clone(),
-        run_dir: run.0.clone(),
-        log_dir: run.0.clone(),
-    };
-    let path = service(
-        &folder,
-        "s.yaml",
-        "web",
-        "type: NodePort, ports: [{port: 80}]",
-    );
-    let mut first = folder.manifests();
-    scan_all(&mut first);
-    sources::write(&layout, &first);
-    let before = services(&first);
-    assert!(before[0].2.is_some());
-
-    fs::write(&path, "broken: [").unwrap();
-    let inherited = sources::inherited(&layout, vec![]);
-    let mut second = Manifests::new(folder.0.clone(), "n".into(), inherited);
-    scan_all(&mut second);
-    assert_eq!(services(&second), before, "broken");
-
-    let inherited = sources::inherited(&layout, vec![]);
-    let mut second = Manifests::new(folder.0.join("away"), "n".into(), inherited);
-    scan_all(&mut second);
-    assert_eq!(services(&second), before, "away");
-
-    fs::remove_file(&path).unwrap();
-    let inherited = sources::inherited(&layout, vec![]);
-    let mut second = Manifests::new(folder.0.clone(), "n".into(), inherited);
-    scan_all(&mut second);
-    assert_eq!(services(&second), [], "removed meanwhile");
 }
 
 fn class(name: &str, value: i32, more: &str) -> String {

@@ -572,3 +572,7 @@ impl Manifests {
 #[cfg(test)]
 #[path = "manifests_test.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "services_test.rs"]
+mod services_tests;

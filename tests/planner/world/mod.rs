@@ -2,6 +2,7 @@
 //! volumes that fail, and an agent's disk that survives the agent. Executes actions like the node, with faults.
 
 mod actions;
+mod habit;
 mod recover;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,6 +22,8 @@ use coracle::types::usage::{DiskUsage, FileSystem, PodUsage, Space};
 use coracle::types::{DeviceNode, DeviceSight, Effective, Exit, Stamp, StopSignal, Time};
 
 use crate::pods::{at, exit, written};
+
+use habit::{Habit, habit};
 
 /// The device that pods ask for.
 pub(crate) const PORT: &str = "/dev/port";
@@ -55,20 +58,6 @@ impl Rng {
             _ => self.below(40_000),
         }
     }
-}
-
-/// What a container does, by name and UID; always the same within a seed.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Habit {
-    Stays,
-    StaysAndHangs,
-    CrashesAtOnce,
-    CrashesLate,
-    /// Exits with a code that restart rules match.
-    AsksForRestart,
-    /// Fails every second time.
-    Fails,
-    EndsWell,
 }
 
 /// A pod's files, and its shim if that is alive.
@@ -591,35 +580,6 @@ impl World {
 
     pub(crate) fn uids(&self) -> BTreeSet<PodUid> {
         self.disk.keys().cloned().collect()
-    }
-}
-
-fn habit(salt: u64, instance: &Instance) -> Habit {
-    let mut sum = salt;
-    for byte in instance
-        .pod
-        .as_str()
-        .bytes()
-        .chain(instance.container.bytes())
-    {
-        sum = sum.wrapping_mul(31).wrapping_add(u64::from(byte));
-    }
-    // Its lowest bits depend on too few others.
-    sum = Rng(sum | 1).next() >> 32;
-    if instance.container.starts_with('i') {
-        return match sum % 5 {
-            0..3 => Habit::EndsWell,
-            3 => Habit::Fails,
-            _ => Habit::CrashesLate,
-        };
-    }
-    match sum % 8 {
-        7 => Habit::AsksForRestart,
-        0 | 1 => Habit::Stays,
-        2 => Habit::StaysAndHangs,
-        3 => Habit::CrashesAtOnce,
-        4 | 5 => Habit::CrashesLate,
-        _ => Habit::EndsWell,
     }
 }
 
