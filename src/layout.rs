@@ -379,6 +379,12 @@ impl PodStateDir {
     }
 }
 
+/// The version of the format of all state on disk. An agent refuses state of a newer one; see `node/state_format.rs`.
+pub const STATE_FORMAT: u32 = 1;
+
+/// The file that names the format of the state beside it, in the root and in the runtime directory.
+pub const FORMAT_FILE: &str = "format.json";
+
 /// The last valid settings, below the root directory: the agent looks there before it knows any settings.
 pub fn last_settings(root: &Path) -> PathBuf {
     root.join("settings.json")

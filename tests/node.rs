@@ -115,10 +115,14 @@ mod signing;
 mod stages;
 #[path = "node/trust.rs"]
 mod trust;
+#[path = "node/upgrade.rs"]
+mod upgrade;
 #[path = "node/user_namespace_volumes.rs"]
 mod user_namespace_volumes;
 #[path = "node/user_namespaces.rs"]
 mod user_namespaces;
+#[path = "node/versions.rs"]
+mod versions;
 #[path = "node/web.rs"]
 mod web;
 

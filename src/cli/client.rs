@@ -4,7 +4,9 @@
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::time::Duration;
 
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use serde_json::Value;
 
 use super::error::{CliError, Result};
@@ -58,6 +60,28 @@ impl Client {
     /// Sends a GET and parses the JSON answer; an HTTP error becomes an error.
     pub fn get(&self, path: &str) -> Result<Value> {
         self.json("GET", path, None)
+    }
+
+    /// Sends a GET to an agent that may hang, with a limit for each read; also returns the agent's process id.
+    pub(super) fn get_within(&self, path: &str, patience: Duration) -> Result<(Value, i32)> {
+        let mut stream = self.connect()?;
+        let request = format!("GET {path} HTTP/1.1\r\nHost: coracle\r\nConnection: close\r\n\r\n");
+        let asked = stream
+            .set_read_timeout(Some(patience))
+            .and_then(|()| stream.set_write_timeout(Some(patience)))
+            .and_then(|()| stream.write_all(request.as_bytes()))
+            .and_then(|()| Ok(getsockopt(&stream, PeerCredentials)?));
+        let agent = asked.map_err(|e| self.broken(&e))?;
+        let mut response = read_head(stream).map_err(|e| self.broken(&e))?;
+        if response.status != 200 {
+            return Err(refusal(response));
+        }
+        let mut text = Vec::new();
+        let read = response.body.read_to_end(&mut text);
+        read.map_err(|e| self.broken(&e))?;
+        let value = serde_json::from_slice(&text)
+            .map_err(|e| CliError::new("the agent's answer is not JSON").because(e))?;
+        Ok((value, agent.pid()))
     }
 
     /// Sends a request and parses the JSON answer; an HTTP error becomes an error.

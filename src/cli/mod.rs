@@ -47,6 +47,7 @@ mod shutdown;
 mod table;
 mod target;
 mod top;
+mod upgrade;
 pub mod validate;
 mod version;
 mod volume;
@@ -128,6 +129,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Command::Fsck(args) => fsck::run(&client, &args),
         Command::Install(args) => install::run(&args),
         Command::Uninstall(args) => install::remove(&client, &args),
+        Command::Upgrade(args) => upgrade::run(&client, &args),
         Command::EndPods(args) => end_pods::run(&client, &args),
         Command::Version(args) => version::run(&client, &args),
         Command::Completion { shell } => {

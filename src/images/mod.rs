@@ -49,6 +49,7 @@ pub use check::{Check, Damage, DamageKind, Lost};
 pub use client::{ImportOptions, Origin, Pieces, import, import_unless};
 pub use compare::Contents;
 pub use details::{Details, Layer};
+pub(crate) use digest::of as digest_of;
 pub use error::ImageError;
 pub use gc::{Pruned, Removed};
 pub use import::import_here;

@@ -1,6 +1,7 @@
 //! Thin wrappers around system calls. Nearly all `unsafe` code is here. No policy, no Kubernetes words.
 
 pub mod beneath;
+pub mod boot_id;
 pub mod bpf;
 pub mod capability;
 pub mod cgroup;

@@ -2,6 +2,7 @@
 
 pub mod image_access;
 pub mod quantity;
+pub mod upgrade;
 pub mod usage;
 
 mod device;

@@ -68,6 +68,8 @@ pub struct Agent {
     /// Variables of the agent's environment.
     env: Vec<(&'static str, std::ffi::OsString)>,
     child: Mutex<Option<Child>>,
+    /// The agent's program, from the next launch on.
+    program: Mutex<PathBuf>,
 }
 
 impl Agent {
@@ -114,7 +116,13 @@ impl Agent {
             bus: None,
             env: Vec::new(),
             child: Mutex::new(None),
+            program: Mutex::new(coracle().get_program().into()),
         }
+    }
+
+    /// Has another program be the agent from the next launch on.
+    pub fn use_program(&self, path: &Path) {
+        *self.program.lock().expect("lock") = path.to_owned();
     }
 
     /// Adds flags for the next launch.
@@ -172,6 +180,11 @@ impl Agent {
 
     /// Starts the agent (again) without waiting for it.
     pub fn spawn(&self) {
+        assert!(self.try_spawn(), "the agent starts");
+    }
+
+    /// Starts the agent; `false` if its program cannot be executed.
+    fn try_spawn(&self) -> bool {
         // From before the agent restart: a program that the killed agent was about to start may still hold it open.
         let _ = fs::remove_file(self.socket());
         let log = fs::OpenOptions::new()
@@ -184,15 +197,16 @@ impl Agent {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log);
-        let child = self
-            .command_in_netns(&mut command)
-            .expect("the agent starts");
-        *self.child.lock().expect("lock") = Some(child);
+        let child = self.command_in_netns(&mut command);
+        let started = child.is_ok();
+        *self.child.lock().expect("lock") = child.ok();
+        started
     }
 
     pub fn command(&self) -> Command {
+        let program = self.program.lock().expect("lock").clone();
         let mut command = match self.wrapper {
-            None => coracle(),
+            None => Command::new(program),
             Some(script) => {
                 let mut command = Command::new("unshare");
                 let words = [
@@ -204,7 +218,7 @@ impl Agent {
                     script,
                     "sh",
                 ];
-                command.args(words).arg(coracle().get_program());
+                command.args(words).arg(program);
                 command
             }
         };
@@ -244,6 +258,35 @@ impl Agent {
     pub fn signal(&self, signal: nix::sys::signal::Signal) {
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.pid()), signal)
             .expect("the agent is there");
+    }
+
+    /// Starts the agent again whenever it ends, as an init does; kills it once `stop` is set.
+    pub fn supervise(&self, stop: &std::sync::atomic::AtomicBool) {
+        // An init that never waits would only burn the processor while a program cannot start.
+        let pause = || std::thread::sleep(Duration::from_millis(50));
+        while !stop.load(Ordering::Relaxed) {
+            pause();
+            if !self.is_up() {
+                self.try_spawn();
+            }
+        }
+        if let Some(mut child) = self.child.lock().expect("lock").take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// Waits until a supervised agent answers.
+    pub fn wait_answer(&self) {
+        let deadline = Instant::now() + PATIENCE;
+        while UnixStream::connect(self.socket()).is_err() {
+            assert!(
+                Instant::now() < deadline,
+                "no agent answers: {}",
+                self.log()
+            );
+            std::thread::sleep(Duration::from_millis(20)); // No event says that a socket will appear.
+        }
     }
 
     /// Waits for the agent's end.

@@ -172,6 +172,12 @@ pub enum Command {
         after_help = "Examples:\n  coracle install --now\n  coracle install --root /mnt/image"
     )]
     Install(InstallArgs),
+    /// Replace the program and the agent; goes back by itself if the new agent is not healthy
+    #[command(
+        after_help = "The file is signed (FILE.sig) by a key in /etc/coracle/upgrade-keys/*.pub. Pods keep running.\n\n\
+                      Examples:\n  coracle upgrade ./coracle-new\n  coracle upgrade ./coracle-new --within 10m\n  coracle upgrade --status\n  coracle upgrade --rollback"
+    )]
+    Upgrade(UpgradeArgs),
     /// Uninstall coracle; settings and images stay unless purged
     #[command(after_help = "Examples:\n  coracle uninstall --stop-pods --purge")]
     Uninstall(UninstallArgs),

@@ -350,6 +350,37 @@ pub struct InstallArgs {
     pub now: bool,
 }
 
+/// `coracle upgrade`.
+#[derive(Debug, Clone, Args)]
+pub struct UpgradeArgs {
+    /// The new program; `FILE.sig` beside it is its signature
+    #[arg(required_unless_present_any = ["status", "rollback", "watch"])]
+    pub file: Option<PathBuf>,
+    /// Go back unless the new agent is healthy within this time
+    #[arg(long, value_name = "TIME", default_value = "2m")]
+    pub within: String,
+    /// Accept a file without a signature; refused if there are keys
+    #[arg(long)]
+    pub unsigned: bool,
+    /// Show the trial under way, or how the last one ended
+    #[arg(long, conflicts_with_all = ["file", "rollback", "watch"])]
+    pub status: bool,
+    /// Go back to the former program, during the trial or later
+    #[arg(long, conflicts_with_all = ["file", "watch"])]
+    pub rollback: bool,
+    /// Judge the trial under way; the former program does this
+    #[arg(long, hide = true, conflicts_with = "file")]
+    pub watch: bool,
+    /// Directory of the trial's record
+    #[arg(
+        long,
+        value_name = "DIR",
+        hide = true,
+        default_value = "/var/lib/coracle/upgrade"
+    )]
+    pub state: PathBuf,
+}
+
 /// `coracle uninstall`.
 #[derive(Debug, Clone, Args)]
 pub struct UninstallArgs {

@@ -18,7 +18,7 @@ use super::{help, put};
 use crate::sys::file;
 
 /// The agent's unit.
-const SERVICE: &str = "coracle.service";
+pub(super) const SERVICE: &str = "coracle.service";
 
 /// The unit that owns the pods' cgroup.
 const PODS: &str = "coracle-pods.service";
@@ -47,7 +47,7 @@ const CONFIG_PATH: &str = "etc/coracle/config.yaml";
 const WRITTEN_PROGRAM: &str = "/usr/local/bin/coracle";
 
 /// Unit files and other system files: path and content.
-const SYSTEM_FILES: [(&str, &str); 3] = [
+const SYSTEM_FILES: [(&str, &str); 4] = [
     (
         "etc/systemd/system/coracle.service",
         include_str!("../../../systemd/coracle.service"),
@@ -55,6 +55,10 @@ const SYSTEM_FILES: [(&str, &str); 3] = [
     (
         "etc/systemd/system/coracle-pods.service",
         include_str!("../../../systemd/coracle-pods.service"),
+    ),
+    (
+        "etc/systemd/system/coracle-upgrade.service",
+        include_str!("../../../systemd/coracle-upgrade.service"),
     ),
     (
         "etc/tmpfiles.d/coracle.conf",
@@ -169,11 +173,11 @@ fn start(now: bool, changed: bool) -> Result<()> {
     }
 }
 
-fn systemd_runs() -> bool {
+pub(super) fn systemd_runs() -> bool {
     Path::new("/run/systemd/system").is_dir()
 }
 
-fn systemctl(arguments: &[&str]) -> Result<()> {
+pub(super) fn systemctl(arguments: &[&str]) -> Result<()> {
     let failed = || CliError::new(format!("`systemctl {}` failed", arguments.join(" ")));
     let output = Command::new("systemctl")
         .args(arguments)

@@ -18,8 +18,6 @@ use crate::sys::file::{self, Durability};
 use crate::sys::{clock, clock_sync};
 use crate::types::Wall;
 
-const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
-
 /// `<root>/boot.json`.
 #[derive(Debug, Serialize, Deserialize)]
 struct Mark {
@@ -52,8 +50,7 @@ pub(super) struct Findings {
 
 /// The boot id of this boot.
 pub(super) fn id() -> String {
-    let id = file::read_text(BOOT_ID).unwrap_or_default();
-    id.trim().to_owned()
+    crate::sys::boot_id::read()
 }
 
 /// Checks how the last boot ended, and the images if it did not end in order. No pod may run yet.

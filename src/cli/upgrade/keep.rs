@@ -1,0 +1,178 @@
+//! The node's small records, set aside before an agent that writes them in a newer format, and brought back before the
+//! former agent. Volumes, logs and images are not among them: they have no format of coracle's, or their own.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::layout::Layout;
+use crate::sys::file::{self, Durability};
+
+/// Written last: the copies are complete.
+const COMPLETE: &str = "complete";
+
+/// Whether everything was set aside.
+pub(super) fn is_there(kept: &Path) -> bool {
+    kept.join(COMPLETE).exists()
+}
+
+/// Copies the records to `kept`.
+pub(super) fn aside(layout: &Layout, kept: &Path) -> io::Result<()> {
+    if is_there(kept) {
+        return Ok(());
+    }
+    for (name, from) in places(layout) {
+        for record in records(from)? {
+            let bytes = match file::read_record(from.join(&record)) {
+                Ok(bytes) => bytes,
+                // Its pod has gone meanwhile.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(error),
+            };
+            put(&kept.join(name).join(&record), &bytes)?;
+        }
+    }
+    put(&kept.join(COMPLETE), b"")
+}
+
+/// Brings the records back. What only the newer agent has made is left alone, but for its mark.
+pub(super) fn back(layout: &Layout, kept: &Path, same_boot: bool) -> io::Result<()> {
+    if !is_there(kept) {
+        return Ok(());
+    }
+    for (name, to) in places(layout) {
+        // What was on tmpfs has gone with its boot.
+        if name == "run" && !same_boot {
+            continue;
+        }
+        let from = kept.join(name);
+        for record in records(&from)? {
+            let to = to.join(&record);
+            // Without its folder, a pod is gone.
+            if to.parent().is_some_and(Path::is_dir) {
+                put(&to, &file::read_record(from.join(&record))?)?;
+            }
+        }
+        let mark = Path::new(crate::layout::FORMAT_FILE);
+        if !from.join(mark).exists() {
+            file::remove_durably(&to.join(mark))?;
+        }
+    }
+    Ok(())
+}
+
+fn places(layout: &Layout) -> [(&'static str, &Path); 2] {
+    [("root", &layout.root), ("run", &layout.run_dir)]
+}
+
+/// The records below a directory: `*.json`, `pods/<uid>/*.json`, `bundles/<name>/*.json`.
+fn records(of: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut folders = vec![PathBuf::new()];
+    for group in ["pods", "bundles"] {
+        let names = names(&of.join(group))?;
+        folders.extend(
+            names
+                .into_iter()
+                .map(|(name, _)| Path::new(group).join(name)),
+        );
+    }
+    let mut found = Vec::new();
+    for folder in folders {
+        for (name, is_file) in names(&of.join(&folder))? {
+            if is_file && name.ends_with(".json") {
+                found.push(folder.join(name));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The entries of a folder, and which of them are regular files; none without the folder.
+fn names(folder: &Path) -> io::Result<Vec<(String, bool)>> {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+            ) =>
+        {
+            return Ok(Vec::new());
+        }
+        Err(error) => return Err(error),
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let entry = entry?;
+        if let Ok(name) = entry.file_name().into_string() {
+            found.push((name, entry.file_type()?.is_file()));
+        }
+    }
+    Ok(found)
+}
+
+fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    file::make_dirs(path.parent().unwrap_or(path), 0o700)?;
+    file::replace(path, bytes, 0o600, Durability::PowerCut)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_come_back_as_they_were_and_nothing_else_changes() {
+        let dir = std::env::temp_dir().join(format!("coracle-keep-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        let layout = Layout {
+            root: dir.join("root"),
+            run_dir: dir.join("run"),
+            ..Layout::default()
+        };
+        let kept = dir.join("kept");
+        for (file, text) in [
+            ("root/cordon.json", "old"),
+            ("root/pods/u1/exits.json", "old"),
+            ("root/pods/u1/volumes/v/data.json", "data"),
+            ("root/images/index.json", "images"),
+            ("run/pods/u1/checkpoint.json", "old"),
+            ("run/pods/u2/checkpoint.json", "old"),
+        ] {
+            put(&dir.join(file), text.as_bytes()).unwrap();
+        }
+        aside(&layout, &kept).unwrap();
+        for (file, text) in [
+            ("root/cordon.json", "new"),
+            ("root/format.json", "new"),
+            ("root/pods/u1/exits.json", "new"),
+            ("root/pods/u1/volumes/v/data.json", "more data"),
+            ("root/images/index.json", "more images"),
+            ("run/pods/u1/checkpoint.json", "new"),
+        ] {
+            put(&dir.join(file), text.as_bytes()).unwrap();
+        }
+        fs::remove_dir_all(dir.join("run/pods/u2")).unwrap();
+        // A second try, after a power cut, keeps what is there.
+        aside(&layout, &kept).unwrap();
+        back(&layout, &kept, true).unwrap();
+        for (file, wanted) in [
+            ("root/cordon.json", "old"),
+            ("root/pods/u1/exits.json", "old"),
+            ("root/pods/u1/volumes/v/data.json", "more data"),
+            ("root/images/index.json", "more images"),
+            ("run/pods/u1/checkpoint.json", "old"),
+        ] {
+            assert_eq!(
+                fs::read_to_string(dir.join(file)).unwrap(),
+                wanted,
+                "{file}"
+            );
+        }
+        assert!(!dir.join("root/format.json").exists() && !dir.join("run/pods/u2").exists());
+        put(&dir.join("run/pods/u1/checkpoint.json"), b"next boot").unwrap();
+        back(&layout, &kept, false).unwrap();
+        let now = fs::read_to_string(dir.join("run/pods/u1/checkpoint.json")).unwrap();
+        assert_eq!(now, "next boot");
+        fs::remove_dir_all(dir).unwrap();
+    }
+}

@@ -1,0 +1,238 @@
+//! The files of an upgrade: beside the program `PROGRAM.new` and `PROGRAM.former`, in the state folder the record of
+//! the trial, and how the last one ended. Every write is atomic and on disk before the next step, so that a power cut
+//! leaves one of the phases, never a mixture.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::Flock;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::super::error::{CliError, Result};
+use crate::images::digest_of;
+use crate::sys::file::{self, Durability};
+use crate::types::upgrade::Expected;
+
+/// The version of the record's format.
+const FORMAT: u32 = 1;
+
+/// The largest program.
+pub(super) const MAX_PROGRAM: u64 = 128 << 20;
+
+/// One of the two programs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Program {
+    pub(super) version: String,
+    /// `sha256:<hex>`.
+    pub(super) digest: String,
+    /// The format of the state that its agent writes.
+    pub(super) state_format: u32,
+}
+
+/// How far the trial is. Each phase begins with a write of the record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Phase {
+    /// `PROGRAM.new` and `PROGRAM.former` are on disk; the program may or may not be replaced yet.
+    Install,
+    /// The new program is in place.
+    Trial,
+    /// It was judged; the former program may or may not be back yet.
+    Back,
+}
+
+/// The record of a trial.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Record {
+    pub(super) format: u32,
+    pub(super) phase: Phase,
+    pub(super) program: PathBuf,
+    pub(super) socket: PathBuf,
+    pub(super) root: PathBuf,
+    pub(super) run_dir: PathBuf,
+    pub(super) former: Program,
+    pub(super) new: Program,
+    /// The agent stops its pods when it is asked to end, so that it has to be killed.
+    pub(super) kill: bool,
+    /// Seconds since 1970, for people and to tell one trial from the next.
+    pub(super) began_us: i64,
+    pub(super) within_ms: u64,
+    pub(super) spent_ms: u64,
+    /// The boot that the numbers below are of.
+    pub(super) boot_id: String,
+    pub(super) boots: u32,
+    /// The agent before the new one, as `Place::agent_pid` shows it.
+    pub(super) old_pid: i32,
+    /// The starts of the new agent, and the mark of the last one seen.
+    pub(super) starts: u32,
+    pub(super) last_start: u64,
+    pub(super) expected: BTreeMap<String, Expected>,
+    /// Why it goes back.
+    pub(super) why: String,
+}
+
+/// How a trial ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Ended {
+    pub(super) began_us: i64,
+    pub(super) confirmed: bool,
+    pub(super) former: Program,
+    pub(super) new: Program,
+    pub(super) why: String,
+    pub(super) at_us: i64,
+}
+
+/// The state folder.
+#[derive(Debug, Clone)]
+pub(super) struct State(pub(super) PathBuf);
+
+impl State {
+    fn trial(&self) -> PathBuf {
+        self.0.join("trial.json")
+    }
+
+    fn last(&self) -> PathBuf {
+        self.0.join("last.json")
+    }
+
+    /// If it exists, the watcher goes back.
+    pub(super) fn go_back(&self) -> PathBuf {
+        self.0.join("go-back")
+    }
+
+    /// Copies of the node's records, from before an agent with another format of them.
+    pub(super) fn kept(&self) -> PathBuf {
+        self.0.join("kept")
+    }
+
+    /// What is awaited, for people.
+    pub(super) fn progress(&self) -> PathBuf {
+        self.0.join("progress")
+    }
+
+    pub(super) fn make(&self) -> Result<()> {
+        file::make_dirs(&self.0, 0o700).map_err(|e| failed("make", &self.0, &e))
+    }
+
+    /// The lock of the one that changes something; `None`: another process has it.
+    pub(super) fn lock(&self) -> Result<Option<Flock<File>>> {
+        let path = self.0.join("lock");
+        file::try_lock(&path).map_err(|e| failed("lock", &path, &e))
+    }
+
+    /// The record; `None` without a trial.
+    pub(super) fn record(&self) -> Result<Option<Record>> {
+        let record: Option<Record> = read(&self.trial())?;
+        match record {
+            Some(record) if record.format > FORMAT => Err(CliError::new(format!(
+                "`{}` has format {}, this program knows {FORMAT}",
+                self.trial().display(),
+                record.format
+            ))
+            .hint("a newer version of coracle wrote it")),
+            record => Ok(record),
+        }
+    }
+
+    pub(super) fn save(&self, record: &Record) -> Result<()> {
+        write(&self.trial(), record)
+    }
+
+    pub(super) fn ended(&self) -> Result<Option<Ended>> {
+        read(&self.last())
+    }
+
+    /// Ends the trial: first how, then the record.
+    pub(super) fn end(&self, ended: &Ended) -> Result<()> {
+        write(&self.last(), ended)?;
+        for path in [self.go_back(), self.progress()] {
+            let _ = file::remove_file(&path);
+        }
+        let kept = self.kept();
+        let _ = fs::remove_dir_all(&kept);
+        let path = self.trial();
+        file::remove_durably(&path).map_err(|e| failed("remove", &path, &e))
+    }
+}
+
+impl Record {
+    pub(super) fn format() -> u32 {
+        FORMAT
+    }
+}
+
+fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
+    let bytes = match file::read_record(path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed("read", path, &error)),
+    };
+    let broken = |e| CliError::new(format!("`{}` is broken", path.display())).because(e);
+    serde_json::from_slice(&bytes).map(Some).map_err(broken)
+}
+
+fn write<T: Serialize>(path: &Path, content: &T) -> Result<()> {
+    let bytes = serde_json::to_vec(content).expect("plain data");
+    file::replace(path, &bytes, 0o600, Durability::PowerCut).map_err(|e| failed("write", path, &e))
+}
+
+pub(super) fn failed(action: &str, path: &Path, error: &io::Error) -> CliError {
+    CliError::new(format!("could not {action} `{}`", path.display())).because(error)
+}
+
+/// A path beside the program.
+pub(super) fn beside(program: &Path, ending: &str) -> PathBuf {
+    let mut name: OsString = program.as_os_str().to_owned();
+    name.push(ending);
+    PathBuf::from(name)
+}
+
+pub(super) fn new_of(program: &Path) -> PathBuf {
+    beside(program, ".new")
+}
+
+pub(super) fn former_of(program: &Path) -> PathBuf {
+    beside(program, ".former")
+}
+
+/// A program's content.
+pub(super) fn content(path: &Path) -> Result<Vec<u8>> {
+    file::read_bounded(path, MAX_PROGRAM).map_err(|e| failed("read", path, &e))
+}
+
+/// The digest of a program; `None` if it cannot be read.
+pub(super) fn digest(path: &Path) -> Option<String> {
+    let bytes = file::read_bounded(path, MAX_PROGRAM).ok()?;
+    Some(digest_of(&bytes))
+}
+
+/// Writes a program beside the installed one.
+pub(super) fn put_program(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    file::replace(path, bytes, 0o755, Durability::PowerCut)?;
+    // The umask may have removed some bits.
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755))
+}
+
+/// Makes `to` the same file as `from`, in one step; a copy where the file system has no links.
+pub(super) fn same_file(from: &Path, to: &Path) -> io::Result<()> {
+    let (a, b) = (fs::metadata(from)?, fs::symlink_metadata(to));
+    if b.is_ok_and(|b| (a.dev(), a.ino()) == (b.dev(), b.ino())) {
+        return Ok(());
+    }
+    let temporary = beside(to, ".link");
+    file::remove_file(&temporary)?;
+    if fs::hard_link(from, &temporary).is_err() {
+        return put_program(to, &file::read_bounded(from, MAX_PROGRAM)?);
+    }
+    fs::rename(&temporary, to)?;
+    sync_folder(to)
+}
+
+/// Brings a rename to disk.
+pub(super) fn sync_folder(of: &Path) -> io::Result<()> {
+    File::open(of.parent().unwrap_or(Path::new("/")))?.sync_all()
+}

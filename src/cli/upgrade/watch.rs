@@ -1,0 +1,244 @@
+//! The watcher of a trial: the former program, started by `coracle-upgrade.service`, or by `coracle upgrade` where there
+//! is no systemd. It puts the new program in place, judges it, and goes back. It may be killed at any instruction, and the
+//! power may fail there: the next watcher reads the record and goes on.
+//!
+//! ```text
+//! Install ── rename PROGRAM.new ──► Trial ── judged good ──────────────► ended, confirmed
+//!    │ the programs are not             │
+//!    │ as recorded                      └ judged bad ► Back ── PROGRAM.former ► ended, gone back
+//!    └────────────────────────────────────────────────► ended, nothing changed
+//! ```
+
+use std::fs;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use super::super::client::Client;
+use super::super::error::{CliError, Result};
+use super::host::Host;
+use super::keep;
+use super::record::{
+    Ended, Phase, Record, State, digest, failed, former_of, new_of, same_file, sync_folder,
+};
+use crate::layout::Layout;
+use crate::sys::file::{self, Durability};
+use crate::sys::{boot_id, clock};
+use crate::types::upgrade::{SeenAgent, Trial, Verdict};
+
+/// The pause between two looks.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// When a restart that had no effect is asked for again.
+const AGAIN_MS: u64 = 20_000;
+
+/// How much of the trial's time may be lost with a watcher.
+const SAVE_MS: u64 = 15_000;
+
+/// How long the former agent is awaited, before the trial ends anyway.
+const BACK_MS: u64 = 120_000;
+
+/// `coracle upgrade --watch`.
+pub(super) fn run(state: &State) -> Result<ExitCode> {
+    state.make()?;
+    let Some(_lock) = state.lock()? else {
+        return Ok(ExitCode::SUCCESS);
+    };
+    while let Some(mut record) = state.record()? {
+        let client = Client {
+            socket: record.socket.clone(),
+        };
+        let layout = Layout {
+            root: record.root.clone(),
+            run_dir: record.run_dir.clone(),
+            ..Layout::default()
+        };
+        let host = Host::new(client, layout, record.program.clone());
+        let mut watcher = Watcher { state, host };
+        match record.phase {
+            Phase::Install => watcher.install(&mut record)?,
+            Phase::Trial => watcher.trial(&mut record)?,
+            Phase::Back => watcher.back(&mut record)?,
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+struct Watcher<'a> {
+    state: &'a State,
+    host: Host,
+}
+
+impl Watcher<'_> {
+    /// Puts the new program in place.
+    fn install(&mut self, record: &mut Record) -> Result<()> {
+        let (program, new) = (record.program.clone(), new_of(&record.program));
+        let now = digest(&program);
+        if now.as_ref() != Some(&record.new.digest) {
+            let whole = digest(&new).as_ref() == Some(&record.new.digest);
+            if now.as_ref() != Some(&record.former.digest) || !whole {
+                let why = "the programs changed before it began".to_owned();
+                return self.end(record, false, why);
+            }
+            if record.new.state_format != record.former.state_format {
+                let kept = self.state.kept();
+                if let Err(error) = keep::aside(&self.host.layout, &kept) {
+                    let why = format!("could not set the node's records aside: {error}");
+                    return self.end(record, false, why);
+                }
+            }
+            new_boot(record);
+            record.old_pid = self.host.agent_pid();
+            record.last_start = self.host.started().mark;
+            self.state.save(record)?;
+            let renamed = fs::rename(&new, &program).and_then(|()| sync_folder(&program));
+            if let Err(error) = renamed {
+                let why = format!("could not replace `{}`: {error}", program.display());
+                return self.end(record, false, why);
+            }
+        }
+        record.phase = Phase::Trial;
+        self.state.save(record)
+    }
+
+    /// Watches the new agent until it is judged.
+    fn trial(&mut self, record: &mut Record) -> Result<()> {
+        if new_boot(record) {
+            self.state.save(record)?;
+        }
+        let mut asked_ms = None;
+        let (mut looked_ms, mut saved_ms) = (clock::boot_ms(), record.spent_ms);
+        loop {
+            let started = self.host.started();
+            if started.mark != record.last_start && started.mark != 0 {
+                record.last_start = started.mark;
+                record.starts += 1;
+                self.state.save(record)?;
+            }
+            let agent = match (started.goes_down, started.stopped, record.starts) {
+                (true, ..) | (_, true, 1..) => SeenAgent::Stopped,
+                _ => self.host.look(record.old_pid),
+            };
+            let is_old = record.starts == 0 || self.host.is_former();
+            if is_old && agent != SeenAgent::Stopped {
+                self.restart(record.kill, &mut asked_ms);
+            }
+            let now = clock::boot_ms();
+            if agent != SeenAgent::Stopped {
+                record.spent_ms += now.saturating_sub(looked_ms);
+            }
+            looked_ms = now;
+            let trial = Trial {
+                expected: &record.expected,
+                within_ms: record.within_ms,
+                spent_ms: record.spent_ms,
+                starts: record.starts,
+                boots: record.boots,
+                asked_back: self.state.go_back().exists(),
+            };
+            match trial.judge(&agent) {
+                Verdict::Confirm => {
+                    let why = format!("{} pods are as before", record.expected.len());
+                    return self.end(record, true, why);
+                }
+                Verdict::GoBack(why) => {
+                    record.phase = Phase::Back;
+                    record.why = why;
+                    return self.state.save(record);
+                }
+                Verdict::GoOn(waiting) => self.say(&waiting),
+            }
+            if record.spent_ms - saved_ms > SAVE_MS {
+                saved_ms = record.spent_ms;
+                self.state.save(record)?;
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// Puts the former program back and has the agent run it.
+    fn back(&mut self, record: &mut Record) -> Result<()> {
+        let program = &record.program;
+        self.say(&format!("goes back: {}", record.why));
+        let former = former_of(program);
+        if digest(program).as_ref() != Some(&record.former.digest) {
+            if digest(&former).as_ref() != Some(&record.former.digest) {
+                let why = format!(
+                    "{}; could not go back: `{}` is not the former program any more",
+                    record.why,
+                    former.display()
+                );
+                return self.end(record, false, why);
+            }
+            same_file(&former, program).map_err(|e| failed("put back", program, &e))?;
+        }
+        if keep::is_there(&self.state.kept()) && !self.host.runs_program() {
+            // It must not write its records again.
+            if let Err(error) = self.host.stop(record.kill) {
+                eprintln!("{error}");
+            }
+            let same_boot = record.boot_id == boot_id::read();
+            keep::back(&self.host.layout, &self.state.kept(), same_boot)
+                .map_err(|e| CliError::new("could not bring the node's records back").because(e))?;
+        }
+        let begun = clock::boot_ms();
+        let mut asked_ms = None;
+        while !self.host.runs_program() {
+            self.restart(record.kill, &mut asked_ms);
+            if clock::boot_ms() - begun > BACK_MS {
+                record.why += "; the former agent does not answer yet";
+                break;
+            }
+            std::thread::sleep(PAUSE);
+        }
+        self.end(record, false, record.why.clone())
+    }
+
+    /// Asks for a restart, and again if it had no effect for long.
+    fn restart(&self, kill: bool, asked_ms: &mut Option<u64>) {
+        let now = clock::boot_ms();
+        if asked_ms.is_some_and(|at| now - at <= AGAIN_MS) {
+            return;
+        }
+        *asked_ms = Some(now);
+        if let Err(error) = self.host.restart(kill) {
+            eprintln!("{error}");
+        }
+    }
+
+    fn end(&self, record: &Record, confirmed: bool, why: String) -> Result<()> {
+        let _ = file::remove_file(&new_of(&record.program));
+        self.state.end(&Ended {
+            began_us: record.began_us,
+            confirmed,
+            former: record.former.clone(),
+            new: record.new.clone(),
+            why,
+            at_us: clock::wall_us(),
+        })
+    }
+
+    /// Writes down what is awaited, if that has changed.
+    fn say(&self, what: &str) {
+        let path = self.state.progress();
+        let said = file::read_text(&path).unwrap_or_default();
+        if said != what {
+            let _ = file::replace(&path, what.as_bytes(), 0o600, Durability::Process);
+        }
+    }
+}
+
+/// Takes note of a reboot: all pods start again, and all of the time is theirs; the number of boots is limited instead.
+fn new_boot(record: &mut Record) -> bool {
+    let boot = boot_id::read();
+    if record.boot_id == boot {
+        return false;
+    }
+    record.boot_id = boot;
+    record.boots += 1;
+    (record.spent_ms, record.starts) = (0, 0);
+    (record.last_start, record.old_pid) = (0, 0);
+    for pod in record.expected.values_mut() {
+        pod.runs.clear();
+    }
+    true
+}

@@ -1,0 +1,227 @@
+//! `coracle upgrade` without systemd: an init starts the agent again when it ends. `tests/vm/scenarios/upgrade.py` has
+//! systemd, power cuts and signatures.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use super::*;
+
+/// A node whose agent runs a program of its own, which an init starts again.
+struct Node {
+    agent: Agent,
+    stop: AtomicBool,
+}
+
+impl Node {
+    fn program(&self) -> PathBuf {
+        self.agent.root.join("bin/coracle")
+    }
+
+    /// Runs `coracle upgrade` of the installed program.
+    fn upgrade(&self, args: &[&str]) -> Output {
+        let state = self.agent.root.join("upgrade");
+        Command::new(self.program())
+            .env("CORACLE_SOCKET", self.agent.socket())
+            .args(["upgrade", "--within", "8s", "--state"])
+            .arg(state)
+            .args(args)
+            .output()
+            .expect("it runs")
+    }
+
+    /// A file beside the agent with this content.
+    fn file(&self, name: &str, content: &[u8]) -> String {
+        let path = self.agent.root.join(name);
+        fs::write(&path, content).expect("temp dir");
+        path.to_str().expect("utf-8").to_owned()
+    }
+}
+
+/// Has the test run on a node with a ready pod; its processes are the same in the end.
+fn on_a_node(test: impl FnOnce(&Node)) {
+    let agent = Agent::prepare(Arc::new(common::netns::Netns::new()), &[], None);
+    let node = Node {
+        agent,
+        stop: AtomicBool::new(false),
+    };
+    fs::create_dir_all(node.agent.root.join("bin")).expect("temp dir");
+    fs::copy(common::coracle().get_program(), node.program()).expect("temp dir");
+    let agent = &node.agent;
+    agent.use_program(&node.program());
+    agent.launch();
+    agent.ok(&[
+        "image",
+        "import",
+        common::archive().to_str().expect("utf-8"),
+    ]);
+    agent.write("web.yaml", &shell_pod("web", "exec sleep 1000000", "", ""));
+    let before = agent.wait_running("web")["status"]["containerStatuses"].clone();
+    std::thread::scope(|scope| {
+        scope.spawn(|| agent.supervise(&node.stop));
+        let tested = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            test(&node);
+            agent.wait_answer();
+            let after = agent.wait_running("web")["status"]["containerStatuses"].clone();
+            assert_eq!(after, before, "the pod has not noticed");
+        }));
+        node.stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        if let Err(panic) = tested {
+            std::panic::resume_unwind(panic);
+        }
+    });
+}
+
+/// This program, told from itself by a few more bytes.
+fn newer() -> Vec<u8> {
+    let mut bytes = fs::read(common::coracle().get_program()).expect("the program");
+    bytes.extend_from_slice(b"newer");
+    bytes
+}
+
+/// A static program that says that it is version 9, and ends with 1 when it is to be the agent.
+fn crashing(folder: &Path) -> Vec<u8> {
+    let (source, program) = (folder.join("crash.c"), folder.join("crash"));
+    let text = "#include <string.h>\n#include <stdio.h>\nint main(int n, char **a) {\n\
+        for (int i = 1; i < n; i++) if (!strcmp(a[i], \"version\"))\n\
+        return puts(\"{\\\"client\\\":\\\"9.0.0\\\",\\\"stateFormat\\\":1}\") < 0;\nreturn 1;\n}\n";
+    fs::write(&source, text).expect("temp dir");
+    let made = Command::new("gcc")
+        .args(["-static", "-s", "-o"])
+        .arg(&program)
+        .arg(&source)
+        .status();
+    assert!(made.expect("install gcc").success());
+    fs::read(program).expect("made")
+}
+
+fn said(output: &Output) -> String {
+    let text = [output.stdout.as_slice(), &output.stderr].concat();
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+#[test]
+fn a_good_program_stays_and_the_former_one_can_come_back() {
+    on_a_node(|node| {
+        let old = fs::read(node.program()).expect("the program");
+        let file = node.file("newer", &newer());
+        let done = node.upgrade(&["--unsigned", &file]);
+        assert!(done.status.success(), "{}", said(&done));
+        assert!(said(&done).contains("confirmed"), "{}", said(&done));
+        assert!(fs::read(node.program()).expect("the program") == newer());
+        let status = said(&node.upgrade(&["--status"]));
+        assert!(status.starts_with("confirmed  version"), "{status}");
+        let again = node.upgrade(&["--unsigned", &file]);
+        assert!(
+            again.status.success() && said(&again).starts_with("unchanged"),
+            "{}",
+            said(&again)
+        );
+        let back = node.upgrade(&["--rollback"]);
+        assert!(back.status.success(), "{}", said(&back));
+        assert!(fs::read(node.program()).expect("the program") == old);
+    });
+}
+
+#[test]
+fn a_program_that_crashes_or_cannot_be_executed_gives_way_to_the_former_one() {
+    on_a_node(|node| {
+        let old = fs::read(node.program()).expect("the program");
+        let file = node.file("crashing", &crashing(&node.agent.root));
+        let done = node.upgrade(&["--unsigned", &file]);
+        assert_eq!(done.status.code(), Some(1), "{}", said(&done));
+        assert!(
+            said(&done).contains("version 9.0.0 was not healthy"),
+            "{}",
+            said(&done)
+        );
+        assert!(fs::read(node.program()).expect("the program") == old);
+        let status = said(&node.upgrade(&["--status"]));
+        assert!(status.starts_with("went back"), "{status}");
+    });
+}
+
+#[test]
+fn what_is_no_program_of_this_machine_changes_nothing() {
+    on_a_node(|node| {
+        let whole = newer();
+        let arm = {
+            let mut bytes = whole.clone();
+            bytes[18..20].copy_from_slice(&[183, 0]);
+            bytes
+        };
+        let cases = [
+            (
+                "cut off",
+                whole[..whole.len() / 2].to_vec(),
+                "its end is missing",
+            ),
+            (
+                "for another machine",
+                arm,
+                "it is for aarch64, this machine is",
+            ),
+            (
+                "a script",
+                b"#!/bin/sh\nexit 0\n".to_vec(),
+                "no program of Linux",
+            ),
+            (
+                "another program",
+                fs::read("/bin/busybox").expect("busybox-static"),
+                "`version -o json` ended with",
+            ),
+        ];
+        for (what, bytes, wanted) in cases {
+            let file = node.file("bad", &bytes);
+            let done = node.upgrade(&["--unsigned", &file]);
+            assert_eq!(done.status.code(), Some(1), "{what}: {}", said(&done));
+            assert!(said(&done).contains(wanted), "{what}: {}", said(&done));
+        }
+        let unsigned = node.upgrade(&[&node.file("newer", &whole)]);
+        assert!(
+            said(&unsigned).contains("there is no key in"),
+            "{}",
+            said(&unsigned)
+        );
+        let beside = fs::read_dir(node.agent.root.join("bin")).expect("a folder");
+        assert_eq!(beside.count(), 1, "nothing is left beside the program");
+    });
+}
+
+#[test]
+fn an_upgrade_that_was_cut_off_goes_on_and_can_be_ended_by_hand() {
+    on_a_node(|node| {
+        let old = fs::read(node.program()).expect("the program");
+        let file = node.file("newer", &newer());
+        // Long enough to be interrupted.
+        let state = node.agent.root.join("upgrade");
+        let mut command = Command::new(node.program());
+        command.env("CORACLE_SOCKET", node.agent.socket());
+        command
+            .args(["upgrade", "--unsigned", "--within", "1h", "--state"])
+            .arg(&state);
+        let mut first = command
+            .arg(&file)
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .expect("it runs");
+        let mut lines =
+            std::io::BufRead::lines(std::io::BufReader::new(first.stdout.take().expect("piped")));
+        assert!(lines.any(|line| line.expect("text").contains("has to stay up")));
+        first.kill().expect("own child");
+        first.wait().expect("own child");
+        let second = node.upgrade(&["--unsigned", &file]);
+        assert!(said(&second).contains("is on trial"), "{}", said(&second));
+        let status = said(&node.upgrade(&["--status"]));
+        assert!(status.contains("is on trial, at most 3"), "{status}");
+        let back = node.upgrade(&["--rollback"]);
+        assert!(
+            back.status.success() && said(&back).contains("it was asked for"),
+            "{}",
+            said(&back)
+        );
+        assert!(fs::read(node.program()).expect("the program") == old);
+    });
+}
