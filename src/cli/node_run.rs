@@ -12,6 +12,13 @@ pub(super) fn run(args: RunArgs) -> Result<ExitCode> {
     let flags = flags::given(args)?;
     node::run(files, flags).map_err(|error| {
         let failed = CliError::of(&error);
+        if let StartError::NewerState { folder, version, .. } = &error {
+            let folder = folder.display();
+            return failed.hint(format!(
+                "install coracle {version} or newer again; or begin without it: `mv {folder} {folder}.newer` sets \
+                 everything aside, volumes and images too"
+            ));
+        }
         match hint(&error) {
             Some(hint) => failed.hint(hint),
             None => failed,
@@ -34,6 +41,7 @@ fn hint(error: &StartError) -> Option<&'static str> {
         }
         StartError::Cgroup(_) => Some("`coracle doctor` shows what is missing"),
         StartError::Config(_)
+        | StartError::NewerState { .. }
         | StartError::Access { .. }
         | StartError::Images(_)
         | StartError::Api(_)

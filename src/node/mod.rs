@@ -48,6 +48,7 @@ mod sources;
 mod standings;
 mod start;
 mod state_file;
+mod state_format;
 mod trust;
 mod turns;
 mod unblock;

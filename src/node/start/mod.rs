@@ -34,7 +34,9 @@ use super::saved::Saved;
 use super::settings::{self, Sources};
 use super::shutdown::{self, Lock, NodeShutdown};
 use super::state_file::{self, StateFiles};
-use super::{Input, Node, boot, exits, logging, preload, pressure, recover, resolver};
+use super::{
+    Input, Node, boot, exits, logging, preload, pressure, recover, resolver, state_format,
+};
 use crate::api;
 use crate::config::{Config, ConfigError, Files, Flag};
 use crate::effects::cgroup::CgroupError;
@@ -96,6 +98,21 @@ pub enum StartError {
         #[source]
         source: io::Error,
     },
+    /// A newer version wrote the state.
+    #[error(
+        "the state in `{}` has format {format}, written by coracle {version}; this version knows format {}",
+        path.display(), crate::layout::STATE_FORMAT
+    )]
+    NewerState {
+        /// The file that says so.
+        path: PathBuf,
+        /// The format.
+        format: u32,
+        /// The version that wrote it.
+        version: String,
+        /// The directory of the state.
+        folder: PathBuf,
+    },
     /// cgroups are not usable.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
@@ -129,6 +146,7 @@ pub fn run(files: Files, flags: Vec<Flag>) -> Result<ExitCode, StartError> {
     let layout = &config.layout;
     prepare::make_dirs(layout)?;
     let _lock = prepare::lock(layout)?;
+    state_format::settle(layout)?;
     let log_lock = file::try_lock_dir(&layout.log_dir).map_err(access("lock", &layout.log_dir))?;
     sources.remember();
     prepare::protect_secrets(layout)?;
