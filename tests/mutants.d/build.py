@@ -21,7 +21,7 @@ TESTS = ["golden_spec", "spec_properties", "behaviour", "simulation"]
 MANIFEST = """
 [package]
 name = "coracle"
-version = "0.2.0"
+version = "0.3.0"
 edition = "2024"
 autobins = false
 autotests = false

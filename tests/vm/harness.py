@@ -19,6 +19,7 @@ from pathlib import Path
 
 import catalogue
 import registry
+import upgrades
 from machine import Failed, Machine
 
 HERE = Path(__file__).resolve().parent
@@ -156,6 +157,7 @@ def make_payload(cache, binary):
     subprocess.run([make, folder / "more" / "many.tar", "docker.io/library/many:test", over.parent], check=True)
     shutil.rmtree(over.parent)
     registry.fill(folder / "registry", cache)
+    upgrades.fill(folder / "upgrade", folder / "coracle")
     disk.unlink(missing_ok=True)
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     subprocess.run(["truncate", "-s", str(size * 5 // 4 + (16 << 20)), disk], check=True)

@@ -1,0 +1,133 @@
+"""Upgrades that come back by themselves: a trial under systemd, judged by the former program."""
+
+import re
+
+import catalogue
+from catalogue import scenario
+from machine import Failed
+
+from scenarios.node import agent_pid, equal, main_pid, pod
+
+PROGRAM = "/usr/local/bin/coracle"
+
+
+def PREPARE(vm):
+    """Installs coracle with the owner's key, and puts a good program at /root/newer."""
+    catalogue.install(vm)
+    vm.run("mkdir -p /etc/coracle/upgrade-keys && cp /payload/upgrade/owner.pub /etc/coracle/upgrade-keys/")
+    vm.run("{ cat /payload/coracle; printf newer; } >/root/newer && cp /payload/upgrade/newer.sig /root/newer.sig && sync")
+
+
+def is_newer(vm):
+    """Whether the installed program is the good one."""
+    return vm.run(f"cmp -s /root/newer {PROGRAM}", check=False).status == 0
+
+
+def refused(vm, script, why):
+    said = vm.run(script, check=False, seconds=90)
+    if said.status != 1 or why not in said.err:
+        raise Failed(f"`{script}` ended with {said.status}: {said.out} {said.err}")
+
+
+def over(vm, seconds=150):
+    """Waits for the end of a trial; returns what `--status` says."""
+    vm.until("the trial to end", "! test -e /var/lib/coracle/upgrade/trial.json", seconds=seconds)
+    return vm.out("coracle upgrade --status")
+
+
+@scenario(seconds=200)
+def a_signed_program_takes_over_and_pods_do_not_notice(vm):
+    """Signatures are demanded; the agent is replaced, pods keep their processes, and `--rollback` goes back."""
+    vm.manifest("steady", pod("steady"))
+    vm.wait_running("steady")
+    pid, agent = main_pid(vm, "steady"), agent_pid(vm)
+    vm.run("mv /root/newer.sig /root/kept.sig")
+    refused(vm, "coracle upgrade /root/newer", "no signature")
+    refused(vm, "coracle upgrade /root/newer --unsigned", "--unsigned is not accepted")
+    vm.run("cp /payload/upgrade/newer.stranger /root/newer.sig")
+    refused(vm, "coracle upgrade /root/newer", "by none of the keys")
+    vm.run("base64 /root/kept.sig >/root/newer.sig")
+    equal("the agent's process", agent_pid(vm), agent)
+    said = vm.out("coracle upgrade /root/newer --within 20s", seconds=90)
+    if "confirmed" not in said or not is_newer(vm):
+        raise Failed(f"the upgrade said: {said}")
+    if agent_pid(vm) == agent:
+        raise Failed("the agent was not replaced")
+    equal("the pod's process", main_pid(vm, "steady"), pid)
+    gap(vm)
+    vm.run("coracle upgrade --rollback --within 20s", seconds=90)
+    equal("the newer program is there", is_newer(vm), False)
+    equal("the pod's process", main_pid(vm, "steady"), pid)
+    equal("failed units", vm.out("systemctl --failed --plain --no-legend"), "")
+
+
+def gap(vm):
+    """Notes the time without an API: from the request to stop until the new agent serves."""
+    lines = vm.out("journalctl -u coracle -o short-monotonic").splitlines()
+    at = lambda line: float(re.match(r"\[\s*([0-9.]+)\]", line)[1])
+    stop = max(at(line) for line in lines if "Stopping coracle.service" in line)
+    up = max(at(line) for line in lines if "is up" in line)
+    vm.notes.append(f"no API for {up - stop:.2f} s on this emulated machine")
+
+
+@scenario(seconds=300)
+def a_bad_program_gives_way_to_the_former_one(vm):
+    """One that crashes, one that loses a pod, and one that cannot be executed: the former program is back, by itself."""
+    for name in ("one", "two"):
+        vm.manifest(name, pod(name))
+    for name in ("one", "two"):
+        vm.wait_running(name)
+    pid = main_pid(vm, "two")
+    refused(vm, "coracle upgrade /payload/upgrade/crashes --within 30s", "the new agent crashed twice")
+    vm.run(f"cmp /payload/coracle {PROGRAM}")
+    vm.wait_running("one")
+    refused(vm, "coracle upgrade /payload/upgrade/loses --within 30s", "was restarted")
+    vm.run(f"cmp /payload/coracle {PROGRAM}")
+    vm.wait_running("one")
+    equal("the other pod's process", main_pid(vm, "two"), pid)
+    # What was checked is damaged afterwards.
+    vm.run("systemd-run -q coracle upgrade /root/newer --within 10m")
+    vm.until("the agent to be on trial", "coracle upgrade --status", lambda out: "has to stay up" in out)
+    vm.run(f"echo nothing >/root/broken && chmod 755 /root/broken && mv /root/broken {PROGRAM} && kill -9 {agent_pid(vm)}")
+    said = over(vm)
+    if "crashed twice" not in said:
+        raise Failed(f"the trial ended: {said}")
+    vm.run(f"cmp /payload/coracle {PROGRAM}")
+    vm.wait_running("two")
+    equal("the other pod's process", main_pid(vm, "two"), pid)
+
+
+@scenario(seconds=400)
+def an_upgrade_survives_power_cuts(vm):
+    """The power fails before the program is replaced, while a good one and while a bad one is tried, and while it goes back."""
+    vm.manifest("steady", pod("steady"))
+    vm.wait_running("steady")
+    vm.run("sync")
+    # While a bad one is tried: the machine comes up with an agent that cannot start.
+    vm.run("systemd-run -q coracle upgrade /payload/upgrade/crashes --within 10m")
+    vm.until("it to be in place", f"cmp /payload/upgrade/crashes {PROGRAM}")
+    cut(vm)
+    said = over(vm)
+    if "crashed twice" not in said:
+        raise Failed(f"the trial ended: {said}")
+    vm.wait_running("steady", seconds=90)
+    # Before the good one is in place, and while it is tried.
+    vm.run("systemd-run -q coracle upgrade /root/newer --within 10m")
+    vm.until("the agent to be on trial", "coracle upgrade --status", lambda out: "has to stay up" in out)
+    vm.run(
+        "systemctl kill -s KILL coracle-upgrade; cd /usr/local/bin && cp coracle coracle.new && cp coracle.former old && mv old coracle && "
+        "sed -i 's/\"phase\":\"Trial\"/\"phase\":\"Install\"/; s/\"within_ms\":600000/\"within_ms\":60000/' /var/lib/coracle/upgrade/trial.json && sync"
+    )
+    cut(vm)
+    vm.until("it to be in place", f"cmp /root/newer {PROGRAM}")
+    said = over(vm)
+    if not said.startswith("confirmed") or not is_newer(vm):
+        raise Failed(f"the trial ended: {said}")
+    vm.wait_running("steady", seconds=90)
+    equal("failed units", vm.out("systemctl --failed --plain --no-legend"), "")
+
+
+def cut(vm):
+    vm.power_cut()
+    vm.start()
+    vm.wait_booted()

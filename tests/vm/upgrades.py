@@ -1,0 +1,40 @@
+"""Programs for upgrades, with their signatures: one that is as good as the program under test, and two that are not."""
+
+import subprocess
+
+# Both say that they are version 9. The first ends when it is to be the agent. The second kills a pod, then becomes an agent.
+CRASHES = "return 1;"
+LOSES = 'system("pkill -KILL -o -f \'[s]him /run/coracle\'"); a[0] = "/payload/coracle"; execv(a[0], a); return 1;'
+
+SOURCE = r"""#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+int main(int n, char **a) {
+    for (int i = 1; i < n; i++)
+        if (!strcmp(a[i], "version")) return puts("{\"client\":\"9.0.0\",\"stateFormat\":1}") < 0;
+    RUN
+}
+"""
+
+
+def fill(folder, program):
+    """Makes the programs, a key and a stranger's, and signatures. The good program is `coracle` with "newer" at its end; only
+    its signature is kept."""
+    folder.mkdir()
+    for key in ("owner", "stranger"):
+        new = ["openssl", "genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out", folder / f"{key}.pem"]
+        subprocess.run(new, check=True, stderr=subprocess.DEVNULL)
+    subprocess.run(["openssl", "pkey", "-in", folder / "owner.pem", "-pubout", "-out", folder / "owner.pub"], check=True)
+    for name, run in (("crashes", CRASHES), ("loses", LOSES)):
+        compiler = ["gcc", "-w", "-static", "-s", "-x", "c", "-o", folder / name, "-"]
+        subprocess.run(compiler, input=SOURCE.replace("RUN", run), text=True, check=True)
+    newer = folder / "newer"
+    newer.write_bytes(program.read_bytes() + b"newer")
+    for name, key in (("newer", "owner"), ("crashes", "owner"), ("loses", "owner"), ("newer", "stranger")):
+        ending = "sig" if key == "owner" else key
+        sign = ["openssl", "dgst", "-sha256", "-sign", folder / f"{key}.pem", "-out", folder / f"{name}.{ending}", folder / name]
+        subprocess.run(sign, check=True)
+    newer.unlink()
+    for key in ("owner", "stranger"):
+        (folder / f"{key}.pem").unlink()
