@@ -371,11 +371,14 @@ fn check(value: &Value, path: &At<'_>, report: &Report) {
                 Some(near) => {
                     report.error_hint(&at, "unknown field", format!("did you mean `{near}`?"));
                 }
-                None => report.error(&at, "unknown field"),
+                None => report.error_hint(&at, "unknown field", NEWER.to_owned()),
             },
         }
     }
 }
+
+/// What an unknown field may mean that is like no other.
+const NEWER: &str = "a newer version of coracle, or of the kubelet, may know it";
 
 fn word(value: &Value, wanted: &str, path: &At<'_>, report: &Report) {
     if *value != Value::String(wanted.to_owned()) {

@@ -15,6 +15,7 @@ pub mod roff;
 /// The topics in reading order, each with what its page is about.
 pub const TOPICS: &[(&str, &str)] = &[
     ("install", "install, upgrade and remove coracle"),
+    ("upgrade", "upgrades that come back by themselves"),
     ("migrate", "coming from docker-compose, podman or k3s"),
     ("pods", "edits, restarts, readiness, room and priority"),
     ("order", "what a pod starts after"),

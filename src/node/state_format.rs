@@ -91,12 +91,18 @@ mod tests {
         }
         settle(&layout).unwrap();
         settle(&layout).unwrap();
-        let (root, run) = (layout.root.join(FORMAT_FILE), layout.run_dir.join(FORMAT_FILE));
+        let (root, run) = (
+            layout.root.join(FORMAT_FILE),
+            layout.run_dir.join(FORMAT_FILE),
+        );
         let wanted = format!(
             r#"{{"format":{STATE_FORMAT},"version":"{}"}}"#,
             env!("CARGO_PKG_VERSION")
         );
-        for (path, newer) in [(&root, r#"{"format":77,"version":"9.1.0","more":1}"#), (&run, r#"{"format":78,"version":"9"}"#)] {
+        for (path, newer) in [
+            (&root, r#"{"format":77,"version":"9.1.0","more":1}"#),
+            (&run, r#"{"format":78,"version":"9"}"#),
+        ] {
             std::fs::remove_file(&root).unwrap();
             std::fs::write(path, newer).unwrap();
             let error = settle(&layout).unwrap_err();

@@ -9,6 +9,7 @@ use super::super::args::UninstallArgs;
 use super::super::client::Client;
 use super::super::error::{CliError, Result};
 use super::super::put;
+use super::super::upgrade::{WATCHER, beside};
 use super::{
     CONFIG_PATH, PODS, SERVICE, SYSTEM_FILES, UNITS, man_pages, program, systemctl, systemd_runs,
     take_away,
@@ -34,6 +35,8 @@ pub(in crate::cli) fn run(client: &Client, args: &UninstallArgs) -> Result<ExitC
         );
     }
     if systemd_runs() {
+        // The trial of an upgrade ends with what is tried.
+        let _ = systemctl(&["stop", WATCHER]);
         stop(client, &layout, args.stop_pods)?;
     } else if client.get("/healthz").is_ok() {
         return Err(CliError::new("the agent is running, but not under systemd")
@@ -55,6 +58,7 @@ pub(in crate::cli) fn run(client: &Client, args: &UninstallArgs) -> Result<ExitC
         systemctl(&["daemon-reload"])?;
     }
     remove_tree(&layout.run_dir)?;
+    remove_tree(&layout.root.join("upgrade"))?;
     if args.purge {
         for folder in logs(&layout) {
             remove_tree(&folder)?;
@@ -71,7 +75,10 @@ pub(in crate::cli) fn run(client: &Client, args: &UninstallArgs) -> Result<ExitC
         );
         put(kept.replace("(with etc", "(with /etc").as_bytes())?;
     }
-    take_away(&program)?;
+    // What upgrades leave beside it.
+    for ending in [".new", ".former", ""] {
+        take_away(&beside(&program, ending))?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -20,7 +20,7 @@ use crate::sys::{clock, process};
 use crate::types::upgrade::{Expected, SeenAgent, SeenPod};
 
 /// The watcher's unit.
-pub(super) const WATCHER: &str = "coracle-upgrade.service";
+pub(in crate::cli) const WATCHER: &str = "coracle-upgrade.service";
 
 /// How long an agent may take for each part of an answer.
 const PATIENCE: Duration = Duration::from_secs(10);

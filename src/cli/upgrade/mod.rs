@@ -24,7 +24,8 @@ use crate::layout::STATE_FORMAT;
 use crate::sys::file::{self, Durability};
 use crate::sys::{boot_id, clock};
 use crate::types::duration_ms;
-use host::WATCHER;
+pub(super) use host::WATCHER;
+pub(super) use record::beside;
 use record::{Ended, Phase, Program, Record, State};
 
 /// The folder of the keys that may sign a program.

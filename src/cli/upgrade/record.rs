@@ -185,7 +185,7 @@ pub(super) fn failed(action: &str, path: &Path, error: &io::Error) -> CliError {
 }
 
 /// A path beside the program.
-pub(super) fn beside(program: &Path, ending: &str) -> PathBuf {
+pub(in crate::cli) fn beside(program: &Path, ending: &str) -> PathBuf {
     let mut name: OsString = program.as_os_str().to_owned();
     name.push(ending);
     PathBuf::from(name)
