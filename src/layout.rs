@@ -181,6 +181,11 @@ impl Layout {
         self.root.join("boot.json")
     }
 
+    /// The boots that were not healthy: `<root>/unhealthy-boots.json`.
+    pub fn unhealthy_boots(&self) -> PathBuf {
+        self.root.join("unhealthy-boots.json")
+    }
+
     /// What claims are bound to, and the directories of those that have one: `<root>/claims`.
     pub fn claims_dir(&self) -> PathBuf {
         self.root.join("claims")

@@ -51,6 +51,8 @@ mod exits;
 mod figures;
 #[path = "node/garbage.rs"]
 mod garbage;
+#[path = "node/health.rs"]
+mod health;
 #[path = "node/hooks.rs"]
 mod hooks;
 #[path = "node/hostile.rs"]

@@ -28,6 +28,7 @@ mod events;
 mod exec;
 mod fsck;
 mod get;
+mod health;
 mod help;
 mod image;
 mod image_details;
@@ -118,6 +119,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Command::Secret(command) => secret::run(&command),
         Command::Config(command) => config::run(&client, &command),
         Command::Plan(args) => plan::run(&client, &args),
+        Command::Healthcheck(args) => health::run(&client, &args),
         Command::Cordon(args) => cordon::cordon(&client, &args),
         Command::Drain(args) => cordon::drain(&client, &args),
         Command::Uncordon(args) => cordon::uncordon(&client, &args),

@@ -44,6 +44,10 @@ pub const TOPICS: &[(&str, &str)] = &[
         "memory",
         "memory, swap, huge pages and a node that runs short",
     ),
+    (
+        "health",
+        "whether a boot is healthy, for upgrades that go back by themselves",
+    ),
     ("settings", "settings, files and directories"),
     ("security", "what confines a pod, and what does not"),
     ("monitoring", "figures, metrics, logs and the API"),

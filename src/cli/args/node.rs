@@ -336,6 +336,26 @@ pub struct ShutdownArgs {
     pub cancel: bool,
 }
 
+/// `coracle healthcheck`.
+#[derive(Debug, Clone, Args)]
+pub struct HealthArgs {
+    /// Wait until healthy, but not longer than this, e.g. 2m
+    #[arg(long, value_name = "DURATION", conflicts_with = "history")]
+    pub within: Option<String>,
+    /// Show the boots that were not healthy
+    #[arg(long)]
+    pub history: bool,
+    /// Where those are recorded [default: unhealthy-boots.json in the agent's state directory]
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
+    /// Print nothing
+    #[arg(short, long, conflicts_with_all = ["history", "output"])]
+    pub quiet: bool,
+    /// Output format.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
 /// `coracle install`.
 #[derive(Debug, Clone, Args)]
 pub struct InstallArgs {
