@@ -181,6 +181,11 @@ impl Layout {
         self.root.join("boot.json")
     }
 
+    /// What went wrong in this boot and earlier ones: `<root>/black-box`.
+    pub fn black_box(&self) -> PathBuf {
+        self.root.join("black-box")
+    }
+
     /// The boots that were not healthy: `<root>/unhealthy-boots.json`.
     pub fn unhealthy_boots(&self) -> PathBuf {
         self.root.join("unhealthy-boots.json")

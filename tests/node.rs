@@ -6,6 +6,8 @@ mod admission;
 mod agents;
 #[path = "node/attach.rs"]
 mod attach;
+#[path = "node/black_box.rs"]
+mod black_box;
 #[path = "node/bundle_generations.rs"]
 mod bundle_generations;
 #[path = "node/bundle_poll.rs"]

@@ -4,6 +4,7 @@
 
 pub mod args;
 mod attach;
+mod black_box;
 mod boot;
 mod bundle;
 mod bundle_create;
@@ -119,6 +120,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Command::Secret(command) => secret::run(&command),
         Command::Config(command) => config::run(&client, &command),
         Command::Plan(args) => plan::run(&client, &args),
+        Command::Blackbox(args) => black_box::run(&client, &args),
         Command::Healthcheck(args) => health::run(&client, &args),
         Command::Cordon(args) => cordon::cordon(&client, &args),
         Command::Drain(args) => cordon::drain(&client, &args),

@@ -140,6 +140,13 @@ pub enum Command {
         after_help = "Pods with the annotation `coracle.dev/after` wait (coracle help order). The pod that waited longest comes first.\n\nExamples:\n  coracle boot\n  coracle boot -o json"
     )]
     Boot(OutputArgs),
+    /// Show what went wrong, in earlier boots too: exits, OOM kills, evictions, power cuts
+    #[command(
+        after_help = "Needs no agent. The newest comes last; what happened again in the same way is counted \
+                      (coracle help black-box).\n\n\
+                      Examples:\n  coracle blackbox\n  coracle blackbox web --logs\n  coracle blackbox -o json"
+    )]
+    Blackbox(BlackBoxArgs),
     /// Check whether this boot is healthy: the agent, the node, and pods marked as required
     #[command(
         after_help = "Pods with the annotation `coracle.dev/required: \"true\"` have to be ready or completed. A boot that is not \

@@ -336,6 +336,22 @@ pub struct ShutdownArgs {
     pub cancel: bool,
 }
 
+/// `coracle blackbox`.
+#[derive(Debug, Clone, Args)]
+pub struct BlackBoxArgs {
+    /// Only what is about this pod: NAME or NAMESPACE/NAME
+    pub pod: Option<String>,
+    /// Show the last lines that each container wrote before it ended
+    #[arg(long)]
+    pub logs: bool,
+    /// Read this file [default: black-box in the agent's state directory]
+    #[arg(long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// Output format.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
 /// `coracle healthcheck`.
 #[derive(Debug, Clone, Args)]
 pub struct HealthArgs {
