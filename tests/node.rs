@@ -91,6 +91,8 @@ mod pull_credentials;
 mod pull_policy;
 #[path = "node/registry.rs"]
 mod registry;
+#[path = "node/report.rs"]
+mod report;
 #[path = "node/resize.rs"]
 mod resize;
 #[path = "node/restart_rules.rs"]

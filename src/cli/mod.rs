@@ -40,6 +40,7 @@ mod meant;
 mod node_run;
 mod plan;
 mod pull;
+mod report;
 mod retry;
 mod save;
 mod secret;
@@ -121,6 +122,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Command::Config(command) => config::run(&client, &command),
         Command::Plan(args) => plan::run(&client, &args),
         Command::Blackbox(args) => black_box::run(&client, &args),
+        Command::Report(args) => report::run(&client, &args),
         Command::Healthcheck(args) => health::run(&client, &args),
         Command::Cordon(args) => cordon::cordon(&client, &args),
         Command::Drain(args) => cordon::drain(&client, &args),

@@ -195,7 +195,7 @@ mod tests {
             ("long after", Some(5_000), Some(500_000), Some(502_000)),
         ] {
             let mut batch = Batch::after(written.map(Time));
-            for at in added {
+            if let Some(at) = added {
                 batch.add(exit("p", 1, 0), Time(at));
                 batch.add(exit("q", 1, 0), Time(at + 1));
             }

@@ -147,6 +147,12 @@ pub enum Command {
                       Examples:\n  coracle blackbox\n  coracle blackbox web --logs\n  coracle blackbox -o json"
     )]
     Blackbox(BlackBoxArgs),
+    /// Pack what support asks for into one file, without secrets
+    #[command(
+        after_help = "Works without an agent, with what is there (coracle help black-box).\n\n\
+                      Examples:\n  coracle report\n  coracle report -o /mnt/usb/box7.tar.gz"
+    )]
+    Report(ReportArgs),
     /// Check whether this boot is healthy: the agent, the node, and pods marked as required
     #[command(
         after_help = "Pods with the annotation `coracle.dev/required: \"true\"` have to be ready or completed. A boot that is not \

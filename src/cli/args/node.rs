@@ -352,6 +352,14 @@ pub struct BlackBoxArgs {
     pub output: OutputArgs,
 }
 
+/// `coracle report`.
+#[derive(Debug, Clone, Args)]
+pub struct ReportArgs {
+    /// File to write, with mode 0600 [default: coracle-report-TIME.tar.gz]
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
 /// `coracle healthcheck`.
 #[derive(Debug, Clone, Args)]
 pub struct HealthArgs {

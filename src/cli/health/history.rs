@@ -41,12 +41,14 @@ struct Record {
 
 /// The records with this one, or `None` if it adds nothing.
 fn with(mut records: Vec<Record>, new: Record) -> Option<Vec<Record>> {
-    let of_boot = records.iter().filter(|old| old.boot_id == new.boot_id);
-    if of_boot.clone().count() >= MAX_OF_BOOT
-        || of_boot
-            .last()
-            .is_some_and(|old| old.problems == new.problems)
-    {
+    let of_boot: Vec<&Record> = records
+        .iter()
+        .filter(|old| old.boot_id == new.boot_id)
+        .collect();
+    let same = of_boot
+        .last()
+        .is_some_and(|old| old.problems == new.problems);
+    if same || of_boot.len() >= MAX_OF_BOOT {
         return None;
     }
     records.push(new);

@@ -148,7 +148,9 @@ fn layout(client: &Client) -> Layout {
 }
 
 /// Runs this on a thread, which ends with the process at the latest; `None` if it takes too long.
-fn in_time<T: Send + 'static>(what: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+pub(in crate::cli) fn in_time<T: Send + 'static>(
+    what: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
     let (done, wait) = mpsc::channel();
     std::thread::spawn(move || done.send(what()));
     wait.recv_timeout(ANSWER).ok()
