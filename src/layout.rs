@@ -181,6 +181,16 @@ impl Layout {
         self.root.join("boot.json")
     }
 
+    /// What went wrong in this boot and earlier ones: `<root>/black-box`.
+    pub fn black_box(&self) -> PathBuf {
+        self.root.join("black-box")
+    }
+
+    /// The boots that were not healthy: `<root>/unhealthy-boots.json`.
+    pub fn unhealthy_boots(&self) -> PathBuf {
+        self.root.join("unhealthy-boots.json")
+    }
+
     /// What claims are bound to, and the directories of those that have one: `<root>/claims`.
     pub fn claims_dir(&self) -> PathBuf {
         self.root.join("claims")

@@ -6,6 +6,8 @@ mod admission;
 mod agents;
 #[path = "node/attach.rs"]
 mod attach;
+#[path = "node/black_box.rs"]
+mod black_box;
 #[path = "node/bundle_generations.rs"]
 mod bundle_generations;
 #[path = "node/bundle_poll.rs"]
@@ -51,6 +53,8 @@ mod exits;
 mod figures;
 #[path = "node/garbage.rs"]
 mod garbage;
+#[path = "node/health.rs"]
+mod health;
 #[path = "node/hooks.rs"]
 mod hooks;
 #[path = "node/hostile.rs"]
@@ -87,6 +91,8 @@ mod pull_credentials;
 mod pull_policy;
 #[path = "node/registry.rs"]
 mod registry;
+#[path = "node/report.rs"]
+mod report;
 #[path = "node/resize.rs"]
 mod resize;
 #[path = "node/restart_rules.rs"]

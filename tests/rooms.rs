@@ -166,6 +166,8 @@ const ROOMS: &[Room] = &[
             // `doctor` tries what the node would do.
             "crate::network",
             "crate::effects::logind",
+            // `blackbox` reads it without an agent.
+            "crate::effects::black_box",
             // `secret` encrypts, `validate` decrypts what this machine can.
             "crate::effects::credential",
             // `fsck` looks through the store.

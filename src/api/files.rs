@@ -29,6 +29,14 @@ pub struct FileStatus {
     pub modified: Option<Wall>,
 }
 
+/// All manifest files, for clients.
+#[derive(Debug, Serialize)]
+pub(crate) struct Files {
+    /// Whether they have been read since the agent's start.
+    pub(crate) read: bool,
+    pub(crate) items: Vec<FileStatus>,
+}
+
 /// Serializes lossily: otherwise a single name that is not UTF-8 would make the whole list fail.
 fn as_text<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&path.to_string_lossy())

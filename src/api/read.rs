@@ -5,12 +5,13 @@ use hyper::header::ACCEPT;
 use hyper::{Method, Request, Response, StatusCode};
 
 use super::error::ApiError;
+use super::files::Files;
 use super::list_options::ListOptions;
 use super::object::Object;
 use super::query::Query;
 use super::resource::{self, Place, Resource};
 use super::selector::Selector;
-use super::server::{Body, Context, Items, json as json_reply, json_of, reply, streamed};
+use super::server::{Body, Context, json as json_reply, json_of, reply, streamed};
 use super::store::Kind;
 use super::table::{self, Include};
 use super::watch::Watch;
@@ -54,9 +55,13 @@ fn get(
 ) -> Result<Response<Body>, ApiError> {
     match segments {
         ["healthz" | "livez" | "readyz"] => Ok(reply(StatusCode::OK, "text/plain", "ok")),
-        ["coracle", "v1", "files"] => json_of(&Items {
-            items: context.store.files(),
-        }),
+        ["coracle", "v1", "files"] => {
+            let files = context.store.files();
+            json_of(&Files {
+                read: files.is_some(),
+                items: files.unwrap_or_default(),
+            })
+        }
         _ => match (resource::find(segments), discovery::document(segments)) {
             (Some((resource, Place::All(ns))), _) => list(context, query, resource.kind, ns, table),
             (Some((resource, Place::One(ns, name))), _) => {

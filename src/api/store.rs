@@ -87,7 +87,8 @@ struct Inner {
     claims: Collection,
     volumes: Collection,
     ring: EventRing,
-    files: Vec<FileStatus>,
+    /// `None` until they have been read.
+    files: Option<Vec<FileStatus>>,
     watchers: Vec<Sender<()>>,
 }
 
@@ -119,7 +120,7 @@ impl Store {
                 claims: collection(),
                 volumes: collection(),
                 ring: EventRing::default(),
-                files: Vec::new(),
+                files: None,
                 watchers: Vec::new(),
             }),
         };
@@ -277,11 +278,11 @@ impl Store {
 
     /// Replaces the list of manifest files.
     pub fn set_files(&self, files: Vec<FileStatus>) {
-        self.lock().files = files;
+        self.lock().files = Some(files);
     }
 
-    /// The manifest files.
-    pub fn files(&self) -> Vec<FileStatus> {
+    /// The manifest files; `None` before they were read for the first time.
+    pub fn files(&self) -> Option<Vec<FileStatus>> {
         self.lock().files.clone()
     }
 

@@ -73,6 +73,12 @@ impl CliError {
         self.busy
     }
 
+    /// The message with its first cause, without the hint.
+    pub fn in_one_line(&self) -> String {
+        let cause = self.causes.first().map(|cause| format!(": {cause}"));
+        format!("{}{}", self.message, cause.unwrap_or_default())
+    }
+
     /// The exit code of the process.
     pub fn exit_code(&self) -> u8 {
         self.code

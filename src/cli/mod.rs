@@ -4,6 +4,7 @@
 
 pub mod args;
 mod attach;
+mod black_box;
 mod boot;
 mod bundle;
 mod bundle_create;
@@ -28,6 +29,7 @@ mod events;
 mod exec;
 mod fsck;
 mod get;
+mod health;
 mod help;
 mod image;
 mod image_details;
@@ -38,6 +40,7 @@ mod meant;
 mod node_run;
 mod plan;
 mod pull;
+mod report;
 mod retry;
 mod save;
 mod secret;
@@ -119,6 +122,9 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Command::Secret(command) => secret::run(&command),
         Command::Config(command) => config::run(&client, &command),
         Command::Plan(args) => plan::run(&client, &args),
+        Command::Blackbox(args) => black_box::run(&client, &args),
+        Command::Report(args) => report::run(&client, &args),
+        Command::Healthcheck(args) => health::run(&client, &args),
         Command::Cordon(args) => cordon::cordon(&client, &args),
         Command::Drain(args) => cordon::drain(&client, &args),
         Command::Uncordon(args) => cordon::uncordon(&client, &args),

@@ -2,6 +2,7 @@
 //! better times, and log nothing above debug. Errors are returned, and the planner decides.
 
 pub mod app_armor;
+pub mod black_box;
 pub mod bus;
 pub mod cgroup;
 pub mod configuration;

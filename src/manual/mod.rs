@@ -45,6 +45,14 @@ pub const TOPICS: &[(&str, &str)] = &[
         "memory",
         "memory, swap, huge pages and a node that runs short",
     ),
+    (
+        "health",
+        "whether a boot is healthy, for upgrades that go back by themselves",
+    ),
+    (
+        "black-box",
+        "what went wrong, also before this boot; a report for support",
+    ),
     ("settings", "settings, files and directories"),
     ("security", "what confines a pod, and what does not"),
     ("monitoring", "figures, metrics, logs and the API"),

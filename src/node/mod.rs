@@ -3,6 +3,7 @@
 
 mod alarm;
 mod allocatable;
+mod black_box;
 mod boot;
 mod bundles;
 mod capacity;
@@ -154,6 +155,8 @@ struct Node {
     shown: publish::Shown,
     /// What an agent restart needs.
     saved: saved::Saved,
+    /// What outlives the boot of what went wrong.
+    black_box: black_box::BlackBox,
     /// What is to be planned, and what is to be shown.
     agenda: Agenda,
     counters: metrics::Counters,
@@ -218,6 +221,7 @@ impl Node {
             }
             self.manager.turned(now().time);
             if self.leaving && self.state.pods.is_empty() {
+                self.flush_black_box();
                 self.flush_files();
                 let network = self.tools.sandboxes.network.clone();
                 if let Err(error) = unblock_bridge(move || network.dismantle()).await {
@@ -264,6 +268,7 @@ impl Node {
             .due()
             .into_iter()
             .chain(self.saved.exits.next())
+            .chain(self.black_box.next())
             .chain(self.bundles.next_wake());
         planned.chain(others).min()
     }
@@ -338,6 +343,7 @@ impl Node {
             Input::Terminate if self.leaving || !self.stops_pods() => {
                 self.manager.stopping();
                 self.keep_all_exits();
+                self.flush_black_box();
                 self.flush_files();
                 return true;
             }
@@ -356,6 +362,7 @@ impl Node {
         let counted = self.counters.count(event, &self.state, stamp.time);
         for notice in self.agenda.record(&mut self.state, event, stamp) {
             self.shown.notice(&notice, stamp);
+            self.note_eviction(&notice);
             let pod = self.state.pods.get(&notice.uid);
             let hold = pod.and_then(|pod| pod.hold());
             if hold.is_some_and(|hold| hold.reason == notice.reason) {
@@ -404,6 +411,7 @@ impl Node {
         self.judge_trials();
         self.show_changed();
         self.keep_late_exits();
+        self.write_black_box();
     }
 
     /// Records what the planner says, after what has to be done before it.
@@ -468,6 +476,7 @@ impl Node {
             self.devices.look_at(uid, pod);
             self.write_edits(uid);
             self.keep_exits(uid);
+            self.note_exits(uid);
             self.publish(uid);
             self.clean(uid);
         }
@@ -508,6 +517,7 @@ impl Node {
         self.devices.forget(uid);
         self.counters.forget(uid);
         self.saved.forget(uid);
+        self.black_box.forget(uid);
         self.shown.forget(uid);
         self.freed.note(memory::SMALL);
     }

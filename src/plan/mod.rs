@@ -15,6 +15,7 @@ mod admit;
 pub mod after;
 pub mod agenda;
 pub mod apply;
+pub mod black_box;
 pub mod bundle;
 pub mod claims;
 pub mod classes;

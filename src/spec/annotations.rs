@@ -9,8 +9,11 @@ use super::{after, backoff, device, pinned, suggest, swap, uid};
 /// The domain of coracle's annotations.
 const DOMAIN: &str = "coracle.dev";
 
+/// With `true`, the health of a boot depends on the pod (`coracle help health`).
+pub const REQUIRED: &str = "coracle.dev/required";
+
 /// Annotations of pods.
-pub(crate) const OF_PODS: [&str; 7] = [
+pub(crate) const OF_PODS: [&str; 8] = [
     after::ANNOTATION,
     backoff::ANNOTATION,
     device::ANNOTATION,
@@ -18,6 +21,7 @@ pub(crate) const OF_PODS: [&str; 7] = [
     uid::RESTART_ON_CHANGE,
     uid::CONFIGURATION,
     pinned::IMAGES,
+    REQUIRED,
 ];
 
 /// Annotations of services: none so far.

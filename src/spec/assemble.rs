@@ -185,10 +185,11 @@ fn settings(
     let written = metadata.annotations.as_ref();
     confinement::annotations(written, &at, report);
     annotations::check(metadata, &annotations::OF_PODS, &path, report);
-    let restart = written.and_then(|all| all.get(uid::RESTART_ON_CHANGE));
-    if let Some(other) = restart.filter(|value| !["true", "false"].contains(&value.as_str())) {
-        let at = at.field(uid::RESTART_ON_CHANGE);
-        report.unsupported(&at, other, &["true", "false"]);
+    for name in [uid::RESTART_ON_CHANGE, annotations::REQUIRED] {
+        let value = written.and_then(|all| all.get(name));
+        if let Some(other) = value.filter(|value| !["true", "false"].contains(&value.as_str())) {
+            report.unsupported(&at.field(name), other, &["true", "false"]);
+        }
     }
     let restart_backoff = backoff::of(written, &at, report);
     (restart_backoff, swap::max_bytes(written, &at, report))

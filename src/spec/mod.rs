@@ -76,6 +76,7 @@ mod volume;
 pub use decode::object as read_object;
 pub use error::FieldError;
 
+pub use annotations::REQUIRED;
 pub use backoff::RestartBackoff;
 pub use condition::{Condition, ConditionStatus};
 pub use configuration::{Configuration, Object, ObjectKey, ObjectKind};

@@ -1,5 +1,6 @@
 //! The vocabulary of all rooms: times, exits of containers, amounts, settings. Plain data, without rules about pods.
 
+pub mod black_box;
 pub mod image_access;
 pub mod quantity;
 pub mod upgrade;

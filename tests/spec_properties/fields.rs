@@ -686,6 +686,8 @@ fn annotations_that_confine_count_or_are_refused_and_our_own_are_checked() {
             "",
             "did you mean `coracle.dev/after`?",
         ),
+        ("coracle.dev/required", "true", "", ""),
+        ("coracle.dev/required", "yes", "Unsupported value", ""),
         ("coracle.dev/restart-backoff", "max=1m", "", ""),
         ("coracle.dev/restart-backoff", "soon", "must look like", ""),
         (

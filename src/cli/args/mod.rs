@@ -140,6 +140,27 @@ pub enum Command {
         after_help = "Pods with the annotation `coracle.dev/after` wait (coracle help order). The pod that waited longest comes first.\n\nExamples:\n  coracle boot\n  coracle boot -o json"
     )]
     Boot(OutputArgs),
+    /// Show what went wrong, in earlier boots too: exits, OOM kills, evictions, power cuts
+    #[command(
+        after_help = "Needs no agent. The newest comes last; what happened again in the same way is counted \
+                      (coracle help black-box).\n\n\
+                      Examples:\n  coracle blackbox\n  coracle blackbox web --logs\n  coracle blackbox -o json"
+    )]
+    Blackbox(BlackBoxArgs),
+    /// Pack what support asks for into one file, without secrets
+    #[command(
+        after_help = "Works without an agent, with what is there (coracle help black-box).\n\n\
+                      Examples:\n  coracle report\n  coracle report -o /mnt/usb/box7.tar.gz"
+    )]
+    Report(ReportArgs),
+    /// Check whether this boot is healthy: the agent, the node, and pods marked as required
+    #[command(
+        after_help = "Pods with the annotation `coracle.dev/required: \"true\"` have to be ready or completed. A boot that is not \
+                      healthy leaves a record (coracle help health).\n\n\
+                      Exit code: 0 healthy, 1 not healthy, 2 invalid command line.\n\n\
+                      Examples:\n  coracle healthcheck --within 2m\n  coracle healthcheck -o json\n  coracle healthcheck --history"
+    )]
+    Healthcheck(HealthArgs),
     /// Stop all pods, lowest priority first, before the machine goes down
     #[command(
         after_help = "For machines without systemd-logind; with --plan, shows what would be done. Pods stay stopped until the next boot.\n\nExamples:\n  coracle shutdown --plan\n  coracle shutdown && poweroff -f\n  coracle shutdown --cancel"

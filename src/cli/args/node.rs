@@ -336,6 +336,50 @@ pub struct ShutdownArgs {
     pub cancel: bool,
 }
 
+/// `coracle blackbox`.
+#[derive(Debug, Clone, Args)]
+pub struct BlackBoxArgs {
+    /// Only what is about this pod: NAME or NAMESPACE/NAME
+    pub pod: Option<String>,
+    /// Show the last lines that each container wrote before it ended
+    #[arg(long)]
+    pub logs: bool,
+    /// Read this file [default: black-box in the agent's state directory]
+    #[arg(long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// Output format.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// `coracle report`.
+#[derive(Debug, Clone, Args)]
+pub struct ReportArgs {
+    /// File to write, with mode 0600 [default: coracle-report-TIME.tar.gz]
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+/// `coracle healthcheck`.
+#[derive(Debug, Clone, Args)]
+pub struct HealthArgs {
+    /// Wait until healthy, but not longer than this, e.g. 2m
+    #[arg(long, value_name = "DURATION", conflicts_with = "history")]
+    pub within: Option<String>,
+    /// Show the boots that were not healthy
+    #[arg(long)]
+    pub history: bool,
+    /// Where those are recorded [default: unhealthy-boots.json in the agent's state directory]
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
+    /// Print nothing
+    #[arg(short, long, conflicts_with_all = ["history", "output"])]
+    pub quiet: bool,
+    /// Output format.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
 /// `coracle install`.
 #[derive(Debug, Clone, Args)]
 pub struct InstallArgs {

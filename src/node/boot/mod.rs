@@ -17,6 +17,7 @@ use crate::spec::Reason;
 use crate::sys::file::{self, Durability};
 use crate::sys::{clock, clock_sync};
 use crate::types::Wall;
+use crate::types::black_box::Entry;
 
 /// `<root>/boot.json`.
 #[derive(Debug, Serialize, Deserialize)]
@@ -34,6 +35,8 @@ enum Before {
     Nothing,
     /// It is still the same boot: the agent was restarted.
     SameBoot,
+    /// It is still the same boot, and the agent was not stopped.
+    Died,
     /// The agent was stopped.
     InOrder,
     /// The agent was not stopped, or the file does not say.
@@ -46,6 +49,8 @@ pub(super) struct Findings {
     warnings: Vec<(Reason, String)>,
     /// When an agent ran here for the first time.
     pub(super) created: Wall,
+    /// The agent before this one was killed or crashed, in this boot.
+    died: bool,
 }
 
 /// The boot id of this boot.
@@ -60,6 +65,7 @@ pub(super) fn begin(path: &Path, node: &str, images: &ImageStore) -> Findings {
     let first = first(mark.as_deref().unwrap_or_default(), &id);
     let created = first.shown(super::now().wall);
     let before = before(mark, &id);
+    let died = before == Before::Died;
     let mut findings = Vec::new();
     if matches!(before, Before::InOrder | Before::Cut) {
         let message = format!("Node {node} has been rebooted, boot id: {id}");
@@ -72,6 +78,7 @@ pub(super) fn begin(path: &Path, node: &str, images: &ImageStore) -> Findings {
             return Findings {
                 warnings: findings,
                 created,
+                died,
             };
         }
     }
@@ -86,6 +93,7 @@ pub(super) fn begin(path: &Path, node: &str, images: &ImageStore) -> Findings {
     Findings {
         warnings: findings,
         created,
+        died,
     }
 }
 
@@ -160,7 +168,8 @@ fn before(mark: io::Result<Vec<u8>>, id: &str) -> Before {
         Err(_) => None,
     };
     match mark {
-        Some(mark) if mark.boot_id == id => Before::SameBoot,
+        Some(mark) if mark.boot_id == id && mark.ended => Before::SameBoot,
+        Some(mark) if mark.boot_id == id => Before::Died,
         Some(mark) if mark.ended => Before::InOrder,
         Some(_) | None => Before::Cut,
     }
@@ -177,6 +186,16 @@ fn write(path: &Path, mark: &Mark) {
 }
 
 impl Findings {
+    /// What of them goes into the black box.
+    pub(super) fn entries(&self) -> Vec<Entry> {
+        let at = super::now().wall;
+        let each = self.warnings.iter();
+        let warnings = each.map(|(reason, message)| Entry::new(&reason.to_string(), message, at));
+        let died = "The agent ended without being stopped: it crashed, was killed, or hung";
+        let died = self.died.then(|| Entry::new("AgentDied", died, at));
+        died.into_iter().chain(warnings).collect()
+    }
+
     /// Emits them as events of the node.
     pub(super) fn publish(self, shown: &mut Shown) {
         for (reason, message) in self.warnings {
@@ -200,9 +219,9 @@ mod tests {
                 Before::Nothing,
             ),
             (
-                "another agent of this boot",
+                "an agent of this boot that was killed",
                 mark(r#"{"boot_id":"now","ended":false}"#),
-                Before::SameBoot,
+                Before::Died,
             ),
             (
                 "restarted within this boot",

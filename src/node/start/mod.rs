@@ -18,6 +18,7 @@ use smol::{Async, LocalExecutor};
 
 use super::alarm::Alarm;
 use super::allocatable::Enforced;
+use super::black_box::BlackBox;
 use super::bundles::{self, Bundles};
 use super::capacity::{Machine, OverReserved, Shares};
 use super::devices::Devices;
@@ -46,6 +47,7 @@ use crate::plan::recovered::Recovered;
 use crate::plan::{Agenda, Event, NodeState};
 use crate::spec::{PodSpec, Reason};
 use crate::sys::{file, mount, notify, process};
+use crate::types::black_box::Entry;
 
 thread_local! {
     /// The one executor of the agent's one thread.
@@ -223,6 +225,7 @@ impl Agent {
         let (tools, kept) = (self.tools.clone(), self.kept.take());
         let config = tools.config.clone();
         let store = Arc::new(api::Store::new());
+        let found = self.boot.iter().flat_map(boot::Findings::entries).collect();
         let shown = self.show(&store);
         super::spawn(settings::watch(
             (self.sources.files.clone(), self.sources.flags.clone()),
@@ -233,7 +236,7 @@ impl Agent {
         let settings = tools.sandboxes.settings.clone();
         let (lock, holding) = Lock::new(settings, tools.inputs.clone(), kept);
         let (levels, level) = bounded(4);
-        let mut node = self.node(shown, lock, levels);
+        let mut node = self.node(shown, lock, levels, found);
         node.watch_thresholds();
         let running = node.take_over(recover::recover(&tools).await);
         node.resume_shutdown();
@@ -284,7 +287,13 @@ impl Agent {
     }
 
     /// The node before it knows of any pod.
-    fn node(mut self, shown: Shown, lock: Lock, levels: Sender<Option<u64>>) -> Node {
+    fn node(
+        mut self,
+        shown: Shown,
+        lock: Lock,
+        levels: Sender<Option<u64>>,
+        found: Vec<Entry>,
+    ) -> Node {
         let tools = self.tools;
         let settings = settings::for_plan(
             &self.sources.effective.settings,
@@ -307,6 +316,7 @@ impl Agent {
             views: Views::new(&tools, shown.store.clone()),
             shown,
             saved: Saved::new(layout, files),
+            black_box: BlackBox::new(layout, found),
             counters: Default::default(),
             probes: Probes::new(tools.clone()),
             hooks: Hooks::new(tools.clone()),

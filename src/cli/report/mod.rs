@@ -1,0 +1,327 @@
+//! `coracle report`: what support asks for, in one archive. Secrets are left out by construction: their documents and
+//! the files of logins are never packed, and of manifests and settings only what cannot hold any. Values of Secrets in
+//! force are taken out of all other text as well.
+
+mod redact;
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, IsTerminal, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command as Program, ExitCode, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use serde_json::Value;
+use tar::{Builder, Header};
+
+use super::args::ReportArgs;
+use super::client::Client;
+use super::directories::{self, Found};
+use super::error::{CliError, Result};
+use super::health::in_time;
+use super::put;
+use crate::config;
+use crate::effects::black_box::without;
+use crate::sys::{clock, file};
+use crate::types::InOrder;
+
+/// The most of one part, and of all, before compression.
+const MAX_PART: u64 = 1 << 20;
+const MAX_TOTAL: usize = 24 << 20;
+
+/// The end of each log that is packed, and the most logs.
+const MAX_LOG: u64 = 16 << 10;
+const MAX_LOGS: usize = 400;
+
+/// How long a program may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What this program says, by name of the part.
+const OWN: &[(&str, &[&str])] = &[
+    ("version.json", &["version", "-o", "json"]),
+    ("doctor.txt", &["doctor"]),
+    ("pods.txt", &["get", "pods", "-A", "-o", "wide"]),
+    ("node.txt", &["describe", "node"]),
+    ("events.txt", &["events", "-A"]),
+    ("files.txt", &["get", "files"]),
+    ("images.txt", &["image", "ls", "--digests"]),
+    ("volumes.txt", &["volume", "ls"]),
+    ("bundles.txt", &["bundle", "ls"]),
+    ("top.txt", &["top", "pods", "-A", "--containers"]),
+    ("boot.txt", &["boot"]),
+    ("unhealthy-boots.txt", &["healthcheck", "--history"]),
+    ("black-box.txt", &["blackbox", "--logs"]),
+];
+
+/// What others say; one that is not there is left out.
+const OTHERS: &[(&str, &[&str])] = &[
+    (
+        "journal.txt",
+        &[
+            "journalctl",
+            "--no-pager",
+            "-o",
+            "short-iso",
+            "-n",
+            "4000",
+            "-u",
+            "coracle",
+            "-u",
+            "coracle-pods",
+        ],
+    ),
+    ("kernel.txt", &["dmesg"]),
+    ("disks.txt", &["df", "-h"]),
+    ("addresses.txt", &["ip", "address"]),
+    ("routes.txt", &["ip", "route", "show", "table", "all"]),
+    ("rules.txt", &["nft", "list", "ruleset"]),
+    (
+        "unit.txt",
+        &[
+            "systemctl",
+            "show",
+            "coracle.service",
+            "--property=ActiveState,SubState,NRestarts,Result,ExecMainStatus",
+        ],
+    ),
+];
+
+/// Files of the system.
+const SYSTEM: &[&str] = &[
+    "/etc/os-release",
+    "/proc/version",
+    "/proc/sys/kernel/random/boot_id",
+    "/proc/uptime",
+    "/proc/loadavg",
+    "/proc/meminfo",
+    "/proc/swaps",
+    "/proc/pressure/cpu",
+    "/proc/pressure/io",
+    "/proc/pressure/memory",
+    "/proc/cgroups",
+    "/sys/fs/cgroup/cgroup.controllers",
+    "/proc/filesystems",
+    "/proc/modules",
+    "/proc/net/dev",
+    "/proc/self/mountinfo",
+];
+
+pub(super) fn run(client: &Client, args: &ReportArgs) -> Result<ExitCode> {
+    let asked = client.clone();
+    let found = in_time(move || directories::find(&asked, (None, None, None)));
+    let found = found.unwrap_or_else(|| {
+        let socket = "/nonexistent".into();
+        directories::find(&Client { socket }, (None, None, None))
+    });
+    let path = args.output.clone().unwrap_or_else(|| {
+        let now = clock::timestamp().strftime("%Y%m%d-%H%M%S");
+        format!("coracle-report-{now}.tar.gz").into()
+    });
+    let failed = |error: io::Error| {
+        CliError::new(format!("could not write `{}`", path.display())).because(error)
+    };
+    let mut name = path.clone().into_os_string();
+    name.push(".part");
+    let part = PathBuf::from(name);
+    let mut pack = Pack::new(&part, redact::secrets(&found.layout)).map_err(failed)?;
+    let packed = collect(client, &found, &mut pack)
+        .and_then(|()| pack.end())
+        .and_then(|()| std::fs::rename(&part, &path));
+    if let Err(error) = packed {
+        let _ = std::fs::remove_file(&part);
+        return Err(failed(error));
+    }
+    let bytes = std::fs::metadata(&path).map_or(0, |file| file.size());
+    let text = format!("wrote {} ({})\n", path.display(), super::table::size(bytes));
+    put(text.as_bytes())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn collect(client: &Client, found: &Found, pack: &mut Pack) -> io::Result<()> {
+    let settings = ask(client, "/configz").unwrap_or_else(|| config::as_json(&found.effective));
+    pack.add(
+        "settings.yaml",
+        config::as_yaml(&redact::urls(settings)).into_bytes(),
+    )?;
+    for (name, path) in [
+        ("pods.json", "/api/v1/pods"),
+        ("node.json", "/api/v1/nodes"),
+    ] {
+        if let Some(objects) = ask(client, path) {
+            pack.add(
+                name,
+                format!("{:#}\n", redact::object(objects)).into_bytes(),
+            )?;
+        }
+    }
+    let socket = client.socket.to_string_lossy().into_owned();
+    for (name, args) in OWN {
+        let mut words = vec!["--socket", &socket];
+        words.extend(*args);
+        pack.program(name, "/proc/self/exe", &words)?;
+    }
+    for (name, words) in OTHERS {
+        pack.program(name, words[0], &words[1..])?;
+    }
+    let mut system = Vec::new();
+    for path in SYSTEM {
+        let text = file::read_text(path).unwrap_or_else(|error| format!("{error}\n"));
+        system.extend(format!("--- {path}\n{text}\n").into_bytes());
+    }
+    pack.add("system.txt", system)?;
+    for (name, path) in logs(&found.layout.log_dir) {
+        if let Ok(text) = tail(&path) {
+            pack.add(&name, text)?;
+        }
+    }
+    Ok(())
+}
+
+fn ask(client: &Client, path: &'static str) -> Option<Value> {
+    let client = client.clone();
+    in_time(move || client.get(path).ok())?
+}
+
+/// The newest log of each container: its name in the archive, and where it is.
+fn logs(dir: &Path) -> Vec<(String, PathBuf)> {
+    let entries = |dir: &Path| {
+        let found = std::fs::read_dir(dir).into_iter().flatten().flatten();
+        let mut paths: Vec<PathBuf> = found
+            .take(10 * MAX_LOGS)
+            .map(|entry| entry.path())
+            .collect();
+        paths.order();
+        paths
+    };
+    let name = |path: &Path| {
+        path.file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned()
+    };
+    let mut logs = Vec::new();
+    for pod in entries(dir) {
+        for container in entries(&pod) {
+            let attempt = |path: &PathBuf| name(path).strip_suffix(".log")?.parse::<u32>().ok();
+            let files = entries(&container);
+            let newest = files
+                .into_iter()
+                .filter_map(|path| Some((attempt(&path)?, path)))
+                .max();
+            if let Some((_, path)) = newest {
+                logs.push((
+                    format!("logs/{}/{}.log", name(&pod), name(&container)),
+                    path,
+                ));
+            }
+        }
+    }
+    logs.truncate(MAX_LOGS);
+    logs
+}
+
+/// The last lines of a log; a container may have put anything in its place.
+fn tail(path: &Path) -> io::Result<Vec<u8>> {
+    use std::io::{Seek, SeekFrom};
+
+    use crate::sys::openat::{Found, read_regular};
+    let Found::Regular(mut file) = read_regular(path)? else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let length = file.seek(SeekFrom::End(0))?;
+    file.seek(SeekFrom::Start(length.saturating_sub(MAX_LOG)))?;
+    let mut bytes = Vec::new();
+    file.take(MAX_LOG).read_to_end(&mut bytes)?;
+    if length > MAX_LOG {
+        // The first line has no start, and could begin with the rest of a secret.
+        let end = bytes.iter().position(|byte| *byte == b'\n');
+        bytes.drain(..end.map_or(bytes.len(), |end| end + 1));
+    }
+    Ok(bytes)
+}
+
+/// The archive that is being written.
+struct Pack {
+    archive: Builder<GzEncoder<File>>,
+    secrets: Vec<Vec<u8>>,
+    total: usize,
+}
+
+impl Pack {
+    /// Only root can read the file: programs write all kinds of things.
+    fn new(path: &Path, secrets: Vec<Vec<u8>>) -> io::Result<Self> {
+        file::remove_file(path)?;
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true).mode(0o600);
+        let file = options.custom_flags(libc::O_NOFOLLOW).open(path)?;
+        Ok(Self {
+            archive: Builder::new(GzEncoder::new(file, Compression::default())),
+            secrets,
+            total: 0,
+        })
+    }
+
+    fn add(&mut self, name: &str, text: Vec<u8>) -> io::Result<()> {
+        if io::stderr().is_terminal() {
+            eprint!("\r\x1b[Kpacking {}", name.escape_default());
+        }
+        let mut text = without(text, &self.secrets);
+        text.truncate(usize::try_from(MAX_PART).unwrap_or(usize::MAX));
+        if self.total + text.len() > MAX_TOTAL {
+            return Ok(());
+        }
+        self.total += text.len();
+        let mut header = Header::new_gnu();
+        header.set_mode(0o600);
+        header.set_size(text.len() as u64);
+        header.set_mtime(u64::try_from(clock::wall_us() / 1_000_000).unwrap_or(0));
+        let path = format!("coracle-report/{name}");
+        self.archive.append_data(&mut header, path, &*text)
+    }
+
+    /// Adds what a program says, errors included.
+    fn program(&mut self, name: &str, program: &str, args: &[&str]) -> io::Result<()> {
+        match said(program, args) {
+            Ok(text) => self.add(name, text),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => self.add(name, format!("{error}\n").into_bytes()),
+        }
+    }
+
+    fn end(self) -> io::Result<()> {
+        if io::stderr().is_terminal() {
+            eprint!("\r\x1b[K");
+        }
+        let mut file = self.archive.into_inner()?.finish()?;
+        file.flush()?;
+        file.sync_all()
+    }
+}
+
+/// The output of a program, up to a limit of time and size.
+fn said(program: &str, args: &[&str]) -> io::Result<Vec<u8>> {
+    let (output, input) = io::pipe()?;
+    let mut command = Program::new(program);
+    command.args(args).stdin(Stdio::null());
+    let mut child = command.stdout(input.try_clone()?).stderr(input).spawn()?;
+    // It holds the other end of the pipe.
+    drop(command);
+    let (done, wait) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut text = Vec::new();
+        let _ = output.take(MAX_PART).read_to_end(&mut text);
+        let _ = done.send(text);
+    });
+    let text = wait.recv_timeout(PATIENCE);
+    let _ = child.kill();
+    child.wait()?;
+    text.map_err(|_| {
+        io::Error::new(
+            io::ErrorKind::TimedOut,
+            format!("`{program}` did not end in time"),
+        )
+    })
+}

@@ -1,0 +1,235 @@
+//! The black box: how containers ended, evictions, and how the machine and the agent went down, in a file that outlives
+//! the boot (`coracle help black-box`). `plan/black_box.rs` decides when it is written and what makes room; nothing of it
+//! is in memory but what waits to be written.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use super::Node;
+use crate::effects::black_box::{Slot, Writer, last_output, read};
+use crate::layout::Layout;
+use crate::plan::black_box::{Batch, place};
+use crate::plan::{Notice, former, restart};
+use crate::spec::{ObjectKind, PodUid, Reason};
+use crate::types::black_box::Entry;
+use crate::types::{Gather, Time, Wall};
+
+/// What was noted, and what is to be written.
+#[derive(Debug)]
+pub(super) struct BlackBox {
+    path: PathBuf,
+    /// The id of this boot.
+    boot: String,
+    batch: Batch,
+    /// The newest exit of each container that was noted.
+    noted: HashMap<PodUid, Vec<(String, u32, Wall)>>,
+    /// The last write, until it is over.
+    writing: Option<smol::Task<()>>,
+}
+
+/// An entry, and what is needed to find the end of its container's output.
+struct Job {
+    entry: Entry,
+    logs: Option<PathBuf>,
+    secrets: Vec<Vec<u8>>,
+}
+
+impl BlackBox {
+    /// Opens the box with what the start of the agent has found.
+    pub(super) fn new(layout: &Layout, found: Vec<Entry>) -> Self {
+        let path = layout.black_box();
+        let now = super::now().time;
+        // An agent that restarts again and again does not write more often. A clock that was set back counts as now.
+        let age = std::fs::metadata(&path).and_then(|file| file.modified());
+        let age = age.map(|at| {
+            SystemTime::from(crate::sys::clock::timestamp())
+                .duration_since(at)
+                .unwrap_or_default()
+        });
+        let written = age.ok().map(|age| {
+            let age = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+            Time(now.0.saturating_sub(age))
+        });
+        let mut black_box = Self {
+            path,
+            boot: super::boot::id(),
+            batch: Batch::after(written),
+            noted: HashMap::new(),
+            writing: None,
+        };
+        for entry in found {
+            black_box.add(entry, now);
+        }
+        black_box
+    }
+
+    fn add(&mut self, entry: Entry, now: Time) {
+        let boot = self.boot.clone();
+        self.batch.add(Entry { boot, ..entry }, now);
+    }
+
+    /// When it is to be written.
+    pub(super) fn next(&self) -> Option<Time> {
+        self.batch.due()
+    }
+
+    /// The pod is gone.
+    pub(super) fn forget(&mut self, uid: &PodUid) {
+        self.noted.remove(uid);
+    }
+}
+
+impl Node {
+    /// Notes evictions, and pods that were ended to make room.
+    pub(super) fn note_eviction(&mut self, notice: &Notice) {
+        if !matches!(notice.reason, Reason::Evicted | Reason::Preempting) {
+            return;
+        }
+        let now = super::now();
+        let entry = Entry {
+            pod: notice.pod.to_string(),
+            uid: notice.uid.to_string(),
+            ..Entry::new(&notice.reason.to_string(), &notice.message, now.wall)
+        };
+        self.black_box.add(entry, now.time);
+    }
+
+    /// Notes how a pod's containers have ended, unless the pod is to go.
+    pub(super) fn note_exits(&mut self, uid: &PodUid) {
+        let Some(pod) = self.state.pods.get(uid) else {
+            return;
+        };
+        let ends: Vec<_> = former::ends(pod)
+            .map(|(name, ended)| (name.to_owned(), ended.clone()))
+            .collect();
+        let now = super::now().time;
+        for (name, ended) in ends {
+            let exit = &ended.exit;
+            let noted = self.black_box.noted.entry(uid.clone()).or_default();
+            let run = (name, ended.attempt, exit.finished.wall);
+            // What a power cut ended is the power cut's.
+            if noted.contains(&run) || exit.is_cut_short() {
+                continue;
+            }
+            noted.retain(|(of, ..)| *of != run.0);
+            noted.push(run.clone());
+            let entry = Entry {
+                pod: pod.spec.key.to_string(),
+                uid: uid.to_string(),
+                container: run.0,
+                attempt: ended.attempt,
+                code: exit.code,
+                ..Entry::new(restart::reason(exit), &exit.message, exit.finished.wall)
+            };
+            self.black_box.add(entry, now);
+        }
+    }
+
+    /// Writes what is due.
+    pub(super) fn write_black_box(&mut self) {
+        let now = super::now().time;
+        if self.black_box.next().is_none_or(|due| due > now) {
+            return;
+        }
+        let writing = self.black_box.writing.as_ref();
+        if writing.is_some_and(|task| !task.is_finished()) {
+            self.black_box.batch.put_off(now);
+            return;
+        }
+        let (path, jobs) = (self.black_box.path.clone(), self.jobs(now, false));
+        let write = super::unblock(move || write(&path, jobs));
+        self.black_box.writing = Some(super::task(write));
+    }
+
+    /// Blocking. Writes everything that is left.
+    pub(super) fn flush_black_box(&mut self) {
+        let jobs = self.jobs(super::now().time, true);
+        write(&self.black_box.path, jobs);
+    }
+
+    fn jobs(&mut self, now: Time, at_once: bool) -> Vec<Job> {
+        let entries = self.black_box.batch.take(now, at_once);
+        let layout = &self.tools.config.layout;
+        let configuration = self.tools.sandboxes.configuration.now();
+        let job = |entry: Entry| {
+            let uid = PodUid::from(entry.uid.as_str());
+            let key = entry.pod.split_once('/').unwrap_or_default();
+            let logs = layout.container_logs(key.0, key.1, &uid, &entry.container);
+            let spec = self.state.pods.get(&uid).map(|pod| pod.spec.clone());
+            let references = spec.iter().flat_map(|spec| spec.references());
+            let mut secrets = Vec::new();
+            for key in references.filter(|key| key.kind == ObjectKind::Secret) {
+                let found = configuration.get(key.kind, &key.namespace, &key.name);
+                let data = found.map(|object| object.data()).unwrap_or_default();
+                secrets.extend(data.into_iter().map(|(_, value)| value.to_vec()));
+            }
+            Job {
+                // A pod that is gone may have had Secrets that are not known any more.
+                logs: (spec.is_some() && !entry.container.is_empty()).then_some(logs),
+                entry,
+                secrets,
+            }
+        };
+        entries.into_iter().map(job).gather()
+    }
+}
+
+fn write(path: &std::path::Path, jobs: Vec<Job>) {
+    if jobs.is_empty() {
+        return;
+    }
+    if let Err(error) = put(path, jobs) {
+        tracing::warn!(
+            "could not write the black box `{}`: {error}, going on without the newest entries",
+            path.display()
+        );
+    }
+}
+
+/// Writes what is not there yet.
+fn put(path: &std::path::Path, jobs: Vec<Job>) -> io::Result<()> {
+    let slots = read(path, false)?;
+    let mut number = slots.last().map_or(0, |slot| slot.number);
+    let mut there: Vec<(usize, Entry)> = slots
+        .into_iter()
+        .map(|slot| (slot.index, slot.entry))
+        .collect();
+    let mut writer = None;
+    for Job {
+        mut entry,
+        logs,
+        secrets,
+    } in jobs
+    {
+        let message = crate::effects::black_box::without(entry.message.into_bytes(), &secrets);
+        entry.message = String::from_utf8_lossy(&message).into_owned();
+        let attempt = entry.attempt;
+        let Some((index, mut entry)) = place(&there, entry) else {
+            continue;
+        };
+        number += 1;
+        if entry.id == 0 {
+            entry.id = number;
+        }
+        let output = logs.and_then(|logs| last_output(&logs, attempt, &secrets).ok());
+        let slot = Slot {
+            index,
+            number,
+            entry,
+            output: output.unwrap_or_default(),
+        };
+        let writer = match &writer {
+            Some(writer) => writer,
+            None => writer.insert(Writer::open(path)?),
+        };
+        writer.put(&slot)?;
+        there.retain(|(taken, old)| *taken != index && old.id != slot.entry.id);
+        there.push((index, slot.entry));
+    }
+    match writer {
+        Some(writer) => writer.flush(),
+        None => Ok(()),
+    }
+}
