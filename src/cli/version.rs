@@ -1,4 +1,5 @@
-//! `coracle version`: this program's version, and the agent's if it answers.
+//! `coracle version`: this program's version, the agent's if it answers, and with `-o json` what this program was built
+//! from.
 
 use std::process::ExitCode;
 
@@ -8,6 +9,7 @@ use super::args::OutputArgs;
 use super::client::Client;
 use super::error::Result;
 use super::put;
+use crate::api::build;
 
 pub(super) fn run(client: &Client, args: &OutputArgs) -> Result<ExitCode> {
     let own = env!("CARGO_PKG_VERSION");
@@ -15,11 +17,18 @@ pub(super) fn run(client: &Client, args: &OutputArgs) -> Result<ExitCode> {
     let agent = client.get("/version").ok();
     let agent = agent.as_ref().and_then(|v| v["coracleVersion"].as_str());
     let text = match args.output {
-        Some(_) => format!("{}\n", json!({ "client": own, "agent": agent })),
-        None => format!(
-            "client: {own}\nagent: {}\n",
-            agent.unwrap_or("not reachable")
+        Some(_) => format!(
+            "{}\n",
+            json!({ "client": own, "agent": agent, "build": build::facts() })
         ),
+        None => {
+            let built = match (build::COMMIT.get(..12), build::date()) {
+                (Some(commit), date) if !date.is_empty() => format!(" ({commit}, {date})"),
+                _ => String::new(),
+            };
+            let agent = agent.unwrap_or("not reachable");
+            format!("client: {own}{built}\nagent: {agent}\n")
+        }
     };
     put(text.as_bytes())?;
     Ok(ExitCode::SUCCESS)
