@@ -1,4 +1,5 @@
-//! The build script: packs the manual, and keeps unwind tables and repeated code out of the release binary.
+//! The build script: packs the manual, notes what is built from what, and keeps unwind tables and repeated code out of
+//! the release binary. The same sources give the same bytes: no clock, no path of this machine.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -29,6 +30,7 @@ fn main() -> io::Result<()> {
     };
     let folder = Path::new(&folder);
     pack_manual(&folder.join("manual.gz"))?;
+    note_origin(profile == "release")?;
     // Tests unwind and keep the tables.
     if profile == "release" {
         let script = folder.join("no-unwind-tables.ld");
@@ -60,6 +62,56 @@ fn links_with(argument: &str, folder: &Path) -> io::Result<bool> {
         command.arg("-C").arg(option);
     }
     Ok(command.output()?.status.success())
+}
+
+/// Notes the commit and its time for `coracle version`: as `CORACLE_COMMIT` and `SOURCE_DATE_EPOCH` say, else as git knows
+/// them (only for a release: others are not built again for every commit). Empty where neither knows.
+fn note_origin(release: bool) -> io::Result<()> {
+    for name in ["CORACLE_COMMIT", "SOURCE_DATE_EPOCH"] {
+        println!("cargo::rerun-if-env-changed={name}");
+    }
+    let given = |name| env::var(name).ok();
+    let from_git = |format: &str| match release {
+        true => git(&["log", "-1", &format!("--format={format}")]),
+        false => None,
+    };
+    if release {
+        for path in [".git/HEAD", ".git/logs/HEAD", "src", "Cargo.lock"] {
+            if Path::new(path).exists() {
+                println!("cargo::rerun-if-changed={path}");
+            }
+        }
+    }
+    let commit = given("CORACLE_COMMIT").or_else(|| {
+        let changed = git(&["diff", "--name-only", "HEAD", "--", "src", "Cargo.lock"]);
+        let mark = changed.map_or("", |files| if files.is_empty() { "" } else { "-dirty" });
+        from_git("%H").map(|commit| commit + mark)
+    });
+    let time = given("SOURCE_DATE_EPOCH").or_else(|| from_git("%ct"));
+    println!(
+        "cargo::rustc-env=CORACLE_COMMIT={}",
+        commit.unwrap_or_default()
+    );
+    println!(
+        "cargo::rustc-env=CORACLE_BUILD_TIME={}",
+        time.unwrap_or_default()
+    );
+    let lock = fs::read_to_string("Cargo.lock").unwrap_or_default();
+    let version = lock
+        .split_once("name = \"libcontainer\"\nversion = \"")
+        .and_then(|(_, rest)| rest.split_once('"'));
+    println!(
+        "cargo::rustc-env=CORACLE_LIBCONTAINER={}",
+        version.unwrap_or_default().0
+    );
+    Ok(())
+}
+
+/// What git prints, if it knows this folder.
+fn git(arguments: &[&str]) -> Option<String> {
+    let output = Command::new("git").args(arguments).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    output.status.success().then(|| text.trim().to_owned())
 }
 
 /// Packs all pages into one compressed file, which `manual/mod.rs` includes.

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::node;
 use super::resource::RESOURCES;
+use super::{build, node};
 use crate::types::InOrder;
 
 /// Returns the discovery document at this path, if it is one.
@@ -34,7 +34,7 @@ fn group(mut group: Value) -> Value {
 fn version() -> Value {
     let arch = node::architecture();
     json!({ "major": "1", "minor": "36", "gitVersion": node::version(),
-            "gitCommit": "", "gitTreeState": "", "buildDate": "", "goVersion": "", "compiler": "",
+            "gitCommit": build::COMMIT, "gitTreeState": "", "buildDate": build::date(), "goVersion": "", "compiler": "",
             "platform": format!("linux/{arch}"), "coracleVersion": env!("CARGO_PKG_VERSION") })
 }
 

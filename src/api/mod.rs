@@ -5,6 +5,7 @@
 //! node: nothing here changes state.
 
 mod attach;
+pub mod build;
 mod bundles;
 mod command;
 pub mod configuration_columns;

@@ -1,4 +1,5 @@
-//! `coracle version`: this program's version, and the agent's if it answers.
+//! `coracle version`: this program's version, the agent's if it answers, and with `-o json` what this program was built
+//! from.
 
 use std::process::ExitCode;
 
@@ -8,6 +9,7 @@ use super::args::OutputArgs;
 use super::client::Client;
 use super::error::Result;
 use super::put;
+use crate::api::build;
 use crate::layout::STATE_FORMAT;
 
 pub(super) fn run(client: &Client, args: &OutputArgs) -> Result<ExitCode> {
@@ -18,12 +20,16 @@ pub(super) fn run(client: &Client, args: &OutputArgs) -> Result<ExitCode> {
     let text = match args.output {
         Some(_) => format!(
             "{}\n",
-            json!({ "client": own, "agent": agent, "stateFormat": STATE_FORMAT })
+            json!({ "client": own, "agent": agent, "stateFormat": STATE_FORMAT, "build": build::facts() })
         ),
-        None => format!(
-            "client: {own}\nagent: {}\n",
-            agent.unwrap_or("not reachable")
-        ),
+        None => {
+            let built = match (build::COMMIT.get(..12), build::date()) {
+                (Some(commit), date) if !date.is_empty() => format!(" ({commit}, {date})"),
+                _ => String::new(),
+            };
+            let agent = agent.unwrap_or("not reachable");
+            format!("client: {own}{built}\nagent: {agent}\n")
+        }
     };
     put(text.as_bytes())?;
     Ok(ExitCode::SUCCESS)

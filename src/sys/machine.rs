@@ -13,6 +13,13 @@ pub fn name() -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
+/// The version of the C library in this program: `2.36`.
+pub fn c_library_version() -> String {
+    // SAFETY: the library returns a terminated string of its own that never changes.
+    let version = unsafe { std::ffi::CStr::from_ptr(libc::gnu_get_libc_version()) };
+    version.to_string_lossy().into_owned()
+}
+
 #[cfg(test)]
 mod tests {
     #[test]

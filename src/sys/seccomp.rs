@@ -53,6 +53,12 @@ pub fn allow_only<'a>(
     Ok(true)
 }
 
+/// The version of libseccomp in this program: `2.5.4`.
+pub fn library_version() -> String {
+    let version = libseccomp::ScmpVersion::current();
+    version.map_or_else(|_| String::new(), |version| version.to_string())
+}
+
 /// Whether the kernel has filters: without a program it reports a bad address.
 fn is_supported() -> bool {
     let nothing = std::ptr::null::<libc::sock_fprog>();

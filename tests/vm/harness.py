@@ -158,12 +158,26 @@ def make_payload(cache, binary):
     shutil.rmtree(over.parent)
     registry.fill(folder / "registry", cache)
     upgrades.fill(folder / "upgrade", folder / "coracle")
+    make_packages(folder)
     disk.unlink(missing_ok=True)
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     subprocess.run(["truncate", "-s", str(size * 5 // 4 + (16 << 20)), disk], check=True)
     subprocess.run(["mkfs.ext4", "-q", "-F", "-L", "payload", "-O", "^has_journal", "-d", folder, disk], check=True)
     shutil.rmtree(folder)
     return disk
+
+
+def make_packages(folder):
+    """Packages of the program, and one of a later version."""
+    packages, work = folder / "packages", folder / "work"
+    packages.mkdir()
+    build = [PROJECT / "systemd" / "packaging" / "build", "--fast", "--binary", folder / "coracle"]
+    subprocess.run([*build, work, "deb", "sysext"], check=True)
+    next(work.glob("*.deb")).rename(packages / "now.deb")
+    next(work.glob("*.raw")).rename(packages / "coracle.raw")
+    subprocess.run([*build, "--version", "999+later", work, "deb"], check=True)
+    next(work.glob("*.deb")).rename(packages / "later.deb")
+    shutil.rmtree(work)
 
 
 class Session:

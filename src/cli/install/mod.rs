@@ -80,8 +80,12 @@ fn man_pages(prefix: &Path) -> Result<Vec<(PathBuf, Vec<u8>)>> {
 
 /// `coracle install`.
 pub(super) fn run(args: &InstallArgs) -> Result<ExitCode> {
-    if !nix::unistd::geteuid().is_root() {
-        return Err(CliError::new("coracle install has to be started as root").hint("use sudo"));
+    if args.root.is_none() {
+        // The tree of a package or an image may belong to anyone.
+        if !nix::unistd::geteuid().is_root() {
+            return Err(CliError::new("coracle install has to be started as root").hint("use sudo"));
+        }
+        not_of_a_package("upgrade or remove the package instead")?;
     }
     let program = program(&args.prefix)?;
     let place = Place::new(args.root.as_deref());
@@ -106,6 +110,22 @@ pub(super) fn run(args: &InstallArgs) -> Result<ExitCode> {
     }
     start(args.now, changed)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Directory of packages' units.
+const PACKAGED_UNITS: &str = "/usr/lib/systemd/system";
+
+/// Refuses to work beside a package, or a system image, that brings the same units.
+fn not_of_a_package(hint: &str) -> Result<()> {
+    let unit = Path::new(PACKAGED_UNITS).join(SERVICE);
+    match unit.exists() {
+        true => Err(CliError::new(format!(
+            "coracle is installed by a package: it owns `{}`",
+            unit.display()
+        ))
+        .hint(hint)),
+        false => Ok(()),
+    }
 }
 
 /// Returns the program's path in the installed system.

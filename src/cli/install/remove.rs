@@ -11,8 +11,8 @@ use super::super::error::{CliError, Result};
 use super::super::put;
 use super::super::upgrade::{WATCHER, beside};
 use super::{
-    CONFIG_PATH, PODS, SERVICE, SYSTEM_FILES, UNITS, man_pages, program, systemctl, systemd_runs,
-    take_away,
+    CONFIG_PATH, PODS, SERVICE, SYSTEM_FILES, UNITS, man_pages, not_of_a_package, program,
+    systemctl, systemd_runs, take_away,
 };
 use crate::layout::Layout;
 use crate::sys::{file, mount, tree, unix_socket};
@@ -25,6 +25,7 @@ pub(in crate::cli) fn run(client: &Client, args: &UninstallArgs) -> Result<ExitC
     if !nix::unistd::geteuid().is_root() {
         return Err(CliError::new("coracle uninstall has to be started as root").hint("use sudo"));
     }
+    not_of_a_package("remove the package instead: `apt purge coracle`, `dnf remove coracle`, …")?;
     let program = program(&args.prefix)?;
     let layout = Layout::default();
     let running = pods(client, &layout);
