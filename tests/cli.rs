@@ -69,7 +69,7 @@ fn the_version_needs_no_agent() {
     let out = coracle(&["--socket", "/nonexistent/s", "version", "-o", "json"]);
     assert!(out.status.success());
     let expected = format!(
-        "{{\"agent\":null,\"client\":\"{}\"}}\n",
+        "{{\"agent\":null,\"client\":\"{}\",\"stateFormat\":1}}\n",
         env!("CARGO_PKG_VERSION")
     );
     assert_eq!(text(&out.stdout), expected);
