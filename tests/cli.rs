@@ -84,6 +84,7 @@ fn the_version_needs_no_agent() {
     assert_eq!(build["protocols"]["shim"], 1);
     let features = build["features"].as_array().unwrap();
     assert!(features.contains(&"seccomp".into()), "{features:?}");
+    assert_eq!(version["stateFormat"], 1);
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! What has to be true of a file before it becomes the program: its owner signed it, it is a whole static program of this
-//! machine's kind, and it says that it is coracle. In this order: nothing of an unsigned file is executed.
+//! What has to be true of a file before it becomes the program: its owner signed it, it is a whole static program of
+//! this machine's kind, and it says that it is coracle. In this order: nothing of an unsigned file is executed.
 
 use std::fs;
 use std::io;

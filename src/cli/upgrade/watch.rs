@@ -1,6 +1,6 @@
 //! The watcher of a trial: the former program, started by `coracle-upgrade.service`, or by `coracle upgrade` where there
-//! is no systemd. It puts the new program in place, judges it, and goes back. It may be killed at any instruction, and the
-//! power may fail there: the next watcher reads the record and goes on.
+//! is no systemd. It puts the new program in place, judges it, and goes back. It may be killed at any instruction, and
+//! the power may fail there: the next watcher reads the record and goes on.
 //!
 //! ```text
 //! Install ── rename PROGRAM.new ──► Trial ── judged good ──────────────► ended, confirmed
