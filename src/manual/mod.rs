@@ -15,6 +15,10 @@ pub mod roff;
 /// The topics in reading order, each with what its page is about.
 pub const TOPICS: &[(&str, &str)] = &[
     ("install", "install, upgrade and remove coracle"),
+    (
+        "appliances",
+        "RAM-disk roots, read-only roots and small kernels",
+    ),
     ("migrate", "coming from docker-compose, podman or k3s"),
     ("pods", "edits, restarts, readiness, room and priority"),
     ("order", "what a pod starts after"),
