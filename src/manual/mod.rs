@@ -16,6 +16,10 @@ pub mod roff;
 pub const TOPICS: &[(&str, &str)] = &[
     ("install", "install, upgrade and remove coracle"),
     ("upgrade", "upgrades that come back by themselves"),
+    (
+        "appliances",
+        "RAM-disk roots, read-only roots and small kernels",
+    ),
     ("migrate", "coming from docker-compose, podman or k3s"),
     ("pods", "edits, restarts, readiness, room and priority"),
     ("order", "what a pod starts after"),

@@ -18,7 +18,7 @@ use super::user_namespace::Users;
 use super::warn;
 use crate::sys::cgroup::{self, Hierarchy};
 use crate::sys::file;
-use crate::sys::{mount, process, signals};
+use crate::sys::{mount, process, root_mount, signals};
 
 /// The shim's `oom_score_adj`: the last to be killed, like the kubelet's sandbox.
 const OOM_SCORE_ADJ: &str = "-998";
@@ -116,6 +116,7 @@ fn enter_namespaces(config: &ShimConfig) -> Result<Option<Users>, ShimError> {
     }
     // Mount propagation stays as it is: what is mounted into hostPath volumes must reach the containers.
     unshare(CloneFlags::CLONE_NEWNS).map_err(system("make a mount namespace"))?;
+    root_mount::lift().map_err(ShimError::system("move the root off the initramfs"))?;
     let pins = &config.netns_dir;
     mount::let_go(pins).map_err(ShimError::path("let go of the mounts at", pins))?;
     let kinds = [

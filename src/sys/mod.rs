@@ -33,6 +33,7 @@ pub mod process;
 pub mod program;
 pub mod pty;
 pub mod quota;
+pub mod root_mount;
 pub mod seccomp;
 pub mod signals;
 pub mod tree;

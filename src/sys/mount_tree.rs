@@ -42,11 +42,13 @@ pub fn copy_one(source: &Path, read_only: ReadOnly, spread: Spread) -> io::Resul
     copy_with(source, (read_only, spread), 0)
 }
 
-fn copy_with(
-    source: &Path,
-    (read_only, spread): (ReadOnly, Spread),
-    depth: i32,
-) -> io::Result<OwnedFd> {
+/// Copies what is mounted at `source`, and everything below it; the copies receive and send later mounts as the originals
+/// do.
+pub fn copy_as_it_is(source: &Path) -> io::Result<OwnedFd> {
+    clone(source, libc::AT_RECURSIVE)
+}
+
+fn clone(source: &Path, depth: i32) -> io::Result<OwnedFd> {
     let path = c_string(source);
     let flags = libc::OPEN_TREE_CLONE | libc::OPEN_TREE_CLOEXEC;
     let flags = libc::c_long::from(flags) | libc::c_long::from(depth);
@@ -58,7 +60,15 @@ fn copy_with(
         return Err(io::Error::last_os_error());
     }
     // SAFETY: the kernel has just opened it, and it belongs to nothing else.
-    let tree = unsafe { OwnedFd::from_raw_fd(number) };
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+fn copy_with(
+    source: &Path,
+    (read_only, spread): (ReadOnly, Spread),
+    depth: i32,
+) -> io::Result<OwnedFd> {
+    let tree = clone(source, depth)?;
     let propagation = match spread {
         Spread::Private => libc::MS_PRIVATE,
         Spread::Slave => libc::MS_SLAVE,

@@ -18,6 +18,8 @@ class Scenario:
         self.file = Path(module.__file__).stem
         # Files may share a machine, one after the other.
         self.machine = getattr(module, "MACHINE", self.file)
+        # What is special about the machine: arguments of `Machine`.
+        self.options = getattr(module, "OPTIONS", {})
         self.full_name = f"{self.file}.{function.__name__}"
         self.about = (function.__doc__ or "").strip().splitlines()[0]
 

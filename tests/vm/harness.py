@@ -224,7 +224,8 @@ class Session:
             self.drop(keep=self.arguments.keep)
             self.file = scenario.machine
             number = next(self.machines)
-            self.machine = Machine(self.parts, self.payload, self.results / f"{number}-{scenario.machine}")
+            folder = self.results / f"{number}-{scenario.machine}"
+            self.machine = Machine(self.parts, self.payload, folder, **scenario.options)
             self.machine.start()
             self.machine.wait_booted()
             catalogue.prepare(self.machine, scenario)

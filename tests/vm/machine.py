@@ -31,9 +31,12 @@ class Machine:
     """One machine with disks of its own. It survives `power_cut` and `start` like a real one: data that was not written
     to a disk is lost."""
 
-    def __init__(self, parts, payload, folder, memory_mb=768, cpus=2):
+    def __init__(self, parts, payload, folder, memory_mb=768, cpus=2, root="disk", kernel="", throttle=""):
+        """`root`: `disk`, or `ram` (the initramfs), which has no disks. `kernel`: words for the kernel's command line. `throttle`: QEMU's options that make the
+        disk of coracle's state slow."""
         self.parts, self.payload, self.folder = Path(parts), Path(payload), Path(folder)
         self.memory_mb, self.cpus = memory_mb, cpus
+        self.root, self.kernel, self.throttle = root, kernel, throttle
         self.qemu = self.channel = None
         self.pending = b""
         self.number = 0
@@ -45,9 +48,9 @@ class Machine:
             (self.folder / log).unlink(missing_ok=True)
         # Layers over the shared parts. A power cut loses what such a disk has allocated since it was last flushed,
         # like a real disk's cache.
-        self._make("root.qcow2", "-b", self.parts / "root.img", "-F", "raw")
-        self._make("data.qcow2", "-b", self.parts / "data.img", "-F", "raw")
-        self._make("swap.qcow2", "-b", self.parts / "swap.img", "-F", "raw")
+        if root == "disk":
+            for name in ("root", "data", "swap"):
+                self._make(f"{name}.qcow2", "-b", self.parts / f"{name}.img", "-F", "raw")
 
     def _make(self, name, *arguments):
         disk = self.folder / name
@@ -62,26 +65,26 @@ class Machine:
         """Switches the machine on. `clock`: the time of the battery-backed clock, as `2030-01-01T00:00:00`."""
         assert self.qemu is None, "the machine is on"
         ours, theirs = socket.socketpair()
+        disks = {
+            "disk": [(self.folder / f"{name}.qcow2", "qcow2") for name in ("root", "data", "swap")],
+            "ram": [],
+        }[self.root]
         drives = []
-        for index, (name, kind) in enumerate(
-            [
-                (self.folder / "root.qcow2", "qcow2"),
-                (self.folder / "data.qcow2", "qcow2"),
-                (self.folder / "swap.qcow2", "qcow2"),
-                (self.payload, "raw"),
-            ]
-        ):
-            only_read = ",readonly=on" if kind == "raw" else ""
-            drives += ["-drive", f"file={name},if=virtio,format={kind},index={index},cache=writeback{only_read}"]
+        for index, (name, kind) in enumerate([*disks, (self.payload, "raw")]):
+            options = ",readonly=on" if kind == "raw" else ""
+            if name.stem == "data":
+                options += "".join(f",throttling.{option}" for option in self.throttle.split())
+            drives += ["-drive", f"file={name},if=virtio,format={kind},index={index},cache=writeback{options}"]
         console = "stdio,id=console,signal=off" if shell else f"file,id=console,path={self.folder}/console.log,append=on"
         login = "" if shell else " systemd.mask=serial-getty@ttyS0.service"
+        words = f" {self.kernel}"
         command = [
             # The machine ends with the harness, however that ends.
             "setpriv", "--pdeathsig", "KILL", "nice", "-n", "10",
             "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", str(self.cpus), "-m", str(self.memory_mb),
-            "-kernel", str(self.parts / "vmlinuz"), "-initrd", str(self.parts / "initrd"),
+            "-kernel", str(self.parts / "vmlinuz"), "-initrd", str(self.parts / ("ram.initrd" if self.root == "ram" else "initrd")),
             # On a busy host the emulated timer may be too late for the kernel's check that it works.
-            "-append", "console=ttyS0 quiet panic=-1 no_timer_check mitigations=off systemd.show_status=no" + login,
+            "-append", "console=ttyS0 quiet panic=-1 no_timer_check mitigations=off systemd.show_status=no" + login + words,
             *drives,
             # A reset ends the process, and `reboot` starts it again: QEMU's own reset sometimes hangs.
             "-no-reboot",

@@ -1,6 +1,7 @@
 //! `coracle doctor`: checks whether this machine can run pods; each failed check has a hint.
 
 mod network;
+mod options;
 mod shutdown;
 
 use std::fs;
@@ -86,6 +87,7 @@ pub(super) fn run(client: &Client, args: &DoctorArgs) -> Result<ExitCode> {
         swap(),
         clock(),
     ]);
+    findings.extend(options::findings());
     findings.extend(network::findings());
     findings.push(shutdown::finding(client, &found));
     findings.push(directories(&found));
@@ -162,26 +164,44 @@ fn cgroups() -> Vec<Finding> {
         (false, true) => "not mounted",
     };
     let there = |name: &str| unified.split(' ').any(|c| c == name) || v1.contains(&name);
-    let missing: Vec<&str> = ["cpu", "memory", "pids"]
+    let missing: Vec<&str> = ["cpu", "memory"]
         .into_iter()
         .filter(|c| !there(c))
         .collect();
     let mounted = level(mode != "not mounted", Level::Fail);
-    let mut found = vec![
-        Finding::new(mounted, "cgroups", mode)
-            .hint("mount them: `mount -t cgroup2 none /sys/fs/cgroup`"),
-    ];
+    let mut found = vec![Finding::new(mounted, "cgroups", mode).hint(
+        "mount them: `mount -t cgroup2 none /sys/fs/cgroup`; the kernel needs CONFIG_CGROUPS",
+    )];
     let detail = match missing.is_empty() {
-        true => "cpu memory pids".to_owned(),
-        false => format!("missing: {}", missing.join(" ")),
+        true => "cpu memory".to_owned(),
+        false => format!("missing: {}; no pod runs", missing.join(" ")),
     };
     let controllers = Finding::new(level(missing.is_empty(), Level::Fail), "controllers", detail)
-        .hint("add `cgroup_enable=memory cgroup_memory=1` to the kernel command line and reboot (usual on Raspberry Pi), or enable the controllers in /sys/fs/cgroup/cgroup.subtree_control");
+        .hint("the kernel needs CONFIG_MEMCG, CONFIG_CGROUP_SCHED and CONFIG_FAIR_GROUP_SCHED; add `cgroup_enable=memory cgroup_memory=1` to the kernel command line and reboot (usual on Raspberry Pi), or enable the controllers in /sys/fs/cgroup/cgroup.subtree_control");
     found.push(controllers);
-    let cpuset = level(there("cpuset"), Level::Warn);
-    found.push(Finding::new(cpuset, "cpuset", if there("cpuset") { "there" } else { "missing" }).hint(
-        "only pinning containers to cores needs it; it is a kernel build option (CONFIG_CPUSETS)",
-    ));
+    for (name, option, why) in [
+        (
+            "pids",
+            "CONFIG_CGROUP_PIDS",
+            "the number of a pod's processes is not limited (`podPidsLimit`)",
+        ),
+        (
+            "cpuset",
+            "CONFIG_CPUSETS",
+            "only pinning containers to cores needs it",
+        ),
+    ] {
+        let fine = there(name);
+        let detail = match fine {
+            true => "there".to_owned(),
+            false => format!("missing: {why}"),
+        };
+        found.push(
+            Finding::new(level(fine, Level::Warn), name, detail).hint(format!(
+                "the kernel needs {option}, and no `cgroup_disable={name}` on its command line"
+            )),
+        );
+    }
     found
 }
 
@@ -196,7 +216,7 @@ fn overlay(root: &Path) -> Finding {
     match overlay_check::try_mount(&base) {
         Ok(()) => Finding::new(Level::Ok, "overlayfs", format!("works on {}", base.display())),
         Err(error) => Finding::new(Level::Fail, "overlayfs", format!("does not work on {}: {error}", base.display())).hint(
-            "run `modprobe overlay` as root; if the state directory itself lies on an overlay (in a container), put --root on a real filesystem",
+            "run `modprobe overlay` as root, or use a kernel with CONFIG_OVERLAY_FS; if the state directory itself lies on an overlay, put --root on another filesystem (`coracle help appliances`)",
         ),
     }
 }
@@ -223,7 +243,7 @@ fn landlock() -> Finding {
         version => format!("version {version}"),
     };
     Finding::new(level(version >= 2, Level::Warn), "landlock", detail).hint(
-        "the processes that pull and unpack images could then open what root can; Linux 5.19 or newer with \
+        "the processes that pull and unpack images could then open what root can; CONFIG_SECURITY_LANDLOCK of Linux 5.19 or newer with \
          `landlock` in `/sys/kernel/security/lsm` confines them",
     )
 }
@@ -240,7 +260,7 @@ fn namespaces() -> Finding {
             "namespaces",
             format!("missing: {}", missing.join(" ")),
         )
-        .hint("use a kernel built with CONFIG_NAMESPACES and all its kinds"),
+        .hint("the kernel needs CONFIG_PID_NS, CONFIG_NET_NS, CONFIG_IPC_NS and CONFIG_UTS_NS"),
     }
 }
 
@@ -259,7 +279,7 @@ fn users(root: &Path) -> Finding {
         "user namespaces",
         detail,
     )
-    .hint("only pods with `hostUsers: false` need them (`coracle help security`)")
+    .hint("only pods with `hostUsers: false` need them: CONFIG_USER_NS, `user.max_user_namespaces` above 0, and id-mapped mounts (Linux 5.12; a tmpfs from 6.3 on)")
 }
 
 fn open_by_handle() -> Finding {

@@ -24,11 +24,13 @@ const V1_CONTROLLERS: [&str; 9] = [
     "cpu", "cpuacct", "cpuset", "memory", "pids", "devices", "freezer", "blkio", "hugetlb",
 ];
 
-/// Controllers on v2 that are enabled for pods; the first three are required.
+/// Controllers on v2 that are enabled for pods; the first two are required.
 const V2_CONTROLLERS: [&str; 6] = ["cpu", "memory", "pids", "cpuset", "io", "hugetlb"];
+const REQUIRED: usize = 2;
 
 /// Files that are missing on some kernels, where their values have no meaning.
-const NOT_EVERYWHERE: [&str; 6] = [
+const NOT_EVERYWHERE: [&str; 7] = [
+    "pids.max",
     "memory.min",
     "memory.low",
     "memory.high",
@@ -90,7 +92,7 @@ impl Hierarchies {
         let offered =
             file::read_text(unified.target.join("cgroup.controllers")).unwrap_or_default();
         let controllers: Vec<String> = offered.split_whitespace().map(str::to_owned).collect();
-        for needed in &V2_CONTROLLERS[..3] {
+        for needed in &V2_CONTROLLERS[..REQUIRED] {
             if !controllers.iter().any(|c| c == needed) {
                 return Err(CgroupError::Unusable(format!(
                     "the kernel does not offer the `{needed}` controller"
@@ -103,6 +105,12 @@ impl Hierarchies {
             #[cfg(test)]
             log: Default::default(),
         })
+    }
+
+    /// Whether the kernel has a controller that pods can do without.
+    pub fn has(&self, controller: &str) -> bool {
+        let mut all = self.mounts.iter().flat_map(|(_, controllers)| controllers);
+        all.any(|name| name == controller)
     }
 
     /// v1 or v2.
@@ -192,7 +200,7 @@ impl Hierarchies {
     /// limit.
     pub fn write(&self, path: &str, file: &str, value: &str) -> Result<(), CgroupError> {
         let Some(target) = self.file(path, file) else {
-            if matches!(value, "max" | "-1") {
+            if matches!(value, "max" | "-1") || NOT_EVERYWHERE.contains(&file) {
                 return Ok(());
             }
             let controller = file.split('.').next().unwrap_or(file);
@@ -367,7 +375,7 @@ fn enable_controllers(mount: &Path, path: &str, controllers: &[String]) -> Resul
             .filter(|name| controllers.iter().any(|c| c == *name) && !on(name))
         {
             let result = write_file(&file, &format!("+{name}"));
-            if V2_CONTROLLERS[..3].contains(name) {
+            if V2_CONTROLLERS[..REQUIRED].contains(name) {
                 result?;
             }
         }

@@ -5,7 +5,7 @@
 ################################################################################
 
 # The archive that `systemd/packaging/build tar` makes, with a static program.
-CORACLE_VERSION = 0.2.0
+CORACLE_VERSION = 0.3.0
 CORACLE_ARCH_x86_64 = amd64
 CORACLE_ARCH_aarch64 = arm64
 CORACLE_ARCH_arm = armhf

@@ -5,7 +5,7 @@ LIC_FILES_CHKSUM = "file://LICENSE;md5=22a53954e4e0ec258dfce4391e905dac"
 
 # The archive that `systemd/packaging/build tar` makes, with a static program: CORACLE_ARCHIVES names the folder of the
 # archives, in local.conf. Nothing is compiled, so that devices run the bytes that were tested and signed.
-PV = "0.2.0"
+PV = "0.3.0"
 CORACLE_ARCHIVES ?= "${TOPDIR}/coracle"
 CORACLE_ARCH:x86-64 = "amd64"
 CORACLE_ARCH:aarch64 = "arm64"
