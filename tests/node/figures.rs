@@ -182,7 +182,7 @@ fn starts_exits_and_restarts_of_containers_and_pods_are_counted() {
     let init = "  restartPolicy: Never\n  initContainers: [{name: first, image: busybox:test, command: [\"true\"]}]\n";
     agent.write("a.yaml", &shell_pod("a", "exit 3", init, ""));
     // Its end takes so long that its successor has a different `startTime`.
-    let slow = "trap 'sleep 1; exit 4' TERM; while :; do sleep 0.1; done";
+    let slow = "trap 'sleep 1; exit 4' TERM; echo up; while :; do sleep 0.1; done";
     agent.write("b.yaml", &shell_pod("b", slow, "", ""));
     agent.write(
         "c.yaml",
@@ -191,6 +191,7 @@ fn starts_exits_and_restarts_of_containers_and_pods_are_counted() {
     );
     agent.wait_phase("a", "Failed");
     let old = agent.wait_running("b");
+    agent.wait_line("b", "up");
     agent.ok(&["delete", "pod", "b"]);
     agent.wait_pod("b", |new| {
         new["status"]["phase"] == "Running"

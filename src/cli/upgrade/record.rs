@@ -58,7 +58,7 @@ pub(super) struct Record {
     pub(super) new: Program,
     /// The agent stops its pods when it is asked to end, so that it has to be killed.
     pub(super) kill: bool,
-    /// Seconds since 1970, for people and to tell one trial from the next.
+    /// Microseconds since 1970, for people and to tell one trial from the next.
     pub(super) began_us: i64,
     pub(super) within_ms: u64,
     pub(super) spent_ms: u64,

@@ -199,7 +199,11 @@ impl Counters {
         let Some(pod) = found else {
             return;
         };
-        if before.pending && status::phase(pod) == status::Phase::Running {
+        // A container may be known to have ended before it is known to have started.
+        let mut mains = pod.containers.iter().filter(|c| c.role == Role::Main);
+        let started = status::phase(pod) != status::Phase::Pending
+            && mains.any(|container| container.run.attempt().is_some());
+        if before.pending && started {
             self.start_seconds
                 .add(ms_between(pod.created.time, now) / 1000.0);
         }

@@ -99,7 +99,7 @@ def a_bad_program_gives_way_to_the_former_one(vm):
 
 @scenario(seconds=400)
 def an_upgrade_survives_power_cuts(vm):
-    """The power fails before the program is replaced, while a good one and while a bad one is tried, and while it goes back."""
+    """The power fails while a bad program is tried, and before a good one is in its place."""
     vm.manifest("steady", pod("steady"))
     vm.wait_running("steady")
     vm.run("sync")
