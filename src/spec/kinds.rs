@@ -6,8 +6,13 @@ use super::suggest;
 use super::value::Value;
 
 /// Kinds that are read.
-const READ: [&str; 11] = [
+const READ: [&str; 16] = [
     "Pod",
+    "Deployment",
+    "StatefulSet",
+    "DaemonSet",
+    "ReplicaSet",
+    "ReplicationController",
     "Service",
     "ConfigMap",
     "Secret",
@@ -20,30 +25,22 @@ const READ: [&str; 11] = [
     "PodList",
 ];
 
-const ONLY: &str = "only Pod, Service, ConfigMap, Secret, PersistentVolumeClaim, PersistentVolume, PriorityClass, Namespace and \
-     ServiceAccount are";
+const ONLY: &str = "only Pod, Deployment, StatefulSet, DaemonSet, ReplicaSet, ReplicationController, Service, ConfigMap, Secret, \
+     PersistentVolumeClaim, PersistentVolume, PriorityClass, Namespace and ServiceAccount are";
 
 /// A group of kinds, why they are not read, and what to do instead.
 type Group = (&'static [&'static str], &'static str, &'static str);
 
-/// The kind will be read by a later version.
-const YET: &str = "";
-
 const GROUPS: &[Group] = &[
-    (
-        &["Deployment", "DaemonSet", "StatefulSet"],
-        YET,
-        "write its `spec.template` as a document of `kind: Pod`, with a `metadata.name`; it restarts forever",
-    ),
     (
         &["StorageClass", "CSIDriver", "VolumeSnapshot"],
         "a claim is a directory of this node, whatever its class",
         "remove it: a PersistentVolumeClaim is enough",
     ),
     (
-        &["ReplicaSet", "ReplicationController", "PodTemplate"],
-        "no controller here creates pods from templates",
-        "write its template as a document of `kind: Pod`, with a `metadata.name`",
+        &["PodTemplate"],
+        "no controller here creates pods from it",
+        "write its template as a Deployment, or as a document of `kind: Pod`, with a `metadata.name`",
     ),
     (
         &["Job"],
@@ -158,10 +155,7 @@ pub(super) fn refuse(kind: &str, path: &Path<'_>, report: &Report) {
     let is = |name: &&str| name.eq_ignore_ascii_case(kind) || name.eq_ignore_ascii_case(single);
     let known = |group: &&Group| group.0.iter().any(is);
     if let Some((_, why, instead)) = GROUPS.iter().find(known) {
-        let message = match *why {
-            YET => format!("{kind} is not supported yet by this version; {ONLY}"),
-            why => format!("{kind} is not supported: {why}"),
-        };
+        let message = format!("{kind} is not supported: {why}");
         report.error_hint(&at, message, (*instead).to_owned());
         return;
     }

@@ -4,6 +4,7 @@ use clap::{Args, Subcommand, ValueEnum};
 
 use super::super::target::{node_name, pod_name};
 use super::{JsonOnly, NamespaceArgs};
+use crate::spec::WorkloadKind;
 
 /// Options of commands that list: namespaces and output format.
 #[derive(Debug, Clone, Args)]
@@ -28,7 +29,7 @@ pub struct ListArgs {
 /// `coracle get`.
 #[derive(Debug, Clone, Args)]
 pub struct GetArgs {
-    /// pods, services, endpoints, configmaps, secrets, persistentvolumeclaims (pvc), persistentvolumes (pv), serviceaccounts,
+    /// pods, deployments, statefulsets, daemonsets, replicasets, replicationcontrollers, services, endpoints, configmaps, secrets, persistentvolumeclaims (pvc), persistentvolumes (pv), serviceaccounts,
     /// namespaces, priorityclasses, nodes, events, images or files, and names; or KIND/NAME
     #[arg(required = true, value_name = "KIND[,KIND] [NAME]... | KIND/NAME")]
     pub what: Vec<String>,
@@ -72,6 +73,21 @@ pub enum Resource {
     /// Pods.
     #[value(name = "pods", aliases = ["pod", "po"])]
     Pods,
+    /// Deployments.
+    #[value(name = "deployments", aliases = ["deployment", "deploy"])]
+    Deployments,
+    /// StatefulSets.
+    #[value(name = "statefulsets", aliases = ["statefulset", "sts"])]
+    StatefulSets,
+    /// DaemonSets.
+    #[value(name = "daemonsets", aliases = ["daemonset", "ds"])]
+    DaemonSets,
+    /// ReplicaSets.
+    #[value(name = "replicasets", aliases = ["replicaset", "rs"])]
+    ReplicaSets,
+    /// ReplicationControllers.
+    #[value(name = "replicationcontrollers", aliases = ["replicationcontroller", "rc"])]
+    ReplicationControllers,
     /// Services.
     #[value(name = "services", aliases = ["service", "svc"])]
     Services,
@@ -111,6 +127,20 @@ pub enum Resource {
     /// Manifest files.
     #[value(name = "files", aliases = ["file"])]
     Files,
+}
+
+impl Resource {
+    /// The kind of document, if it is one that stands for pods.
+    pub fn workload(self) -> Option<WorkloadKind> {
+        match self {
+            Self::Deployments => Some(WorkloadKind::Deployment),
+            Self::StatefulSets => Some(WorkloadKind::StatefulSet),
+            Self::DaemonSets => Some(WorkloadKind::DaemonSet),
+            Self::ReplicaSets => Some(WorkloadKind::ReplicaSet),
+            Self::ReplicationControllers => Some(WorkloadKind::ReplicationController),
+            _ => None,
+        }
+    }
 }
 
 /// `coracle describe`.

@@ -13,7 +13,7 @@ use crate::plan::status;
 use crate::spec::convert::{self, ConvertContext};
 use crate::spec::encrypted::{self, Outcome, Sealed};
 use crate::spec::priority::PriorityClasses;
-use crate::spec::{Configuration, PodKey, PodSecurity, PodSpec, ServiceDocument};
+use crate::spec::{Configuration, PodKey, PodSecurity, PodSpec, ServiceDocument, Workload};
 use crate::types::Wall;
 
 /// A file that changed without being closed is read once it has stayed the same for this long.
@@ -26,6 +26,8 @@ pub(in crate::node) struct Loaded {
     pub(in crate::node) services: Vec<ServiceDocument>,
     pub(in crate::node) classes: Vec<PriorityClass>,
     pub(in crate::node) configuration: Configuration,
+    /// The documents that stand for some of the pods.
+    pub(in crate::node) workloads: Vec<Arc<Workload>>,
     pub(super) warnings: Vec<String>,
     pub(super) modified: Wall,
 }
@@ -106,6 +108,7 @@ impl Loaded {
             services,
             classes: found.priority_classes,
             configuration: found.configuration,
+            workloads: found.workloads.into_iter().map(Arc::new).collect(),
             warnings,
             modified,
         })
@@ -117,6 +120,7 @@ impl Loaded {
             services: from.services,
             classes: Vec::new(),
             configuration: from.configuration,
+            workloads: Vec::new(),
             warnings: Vec::new(),
             modified: Wall::default(),
         }
@@ -129,7 +133,10 @@ impl Loaded {
     /// The number of its documents by kind.
     pub(super) fn documents(&self) -> BTreeMap<String, usize> {
         let kinds = self.configuration.iter().map(|(key, _)| key.kind.as_str());
-        let pods = self.pods.iter().map(|_| "Pod");
+        let pods = self.pods.iter().filter(|pod| pod.workload.is_none());
+        let pods = pods.map(|_| "Pod");
+        let workloads = self.workloads.iter().map(|w| w.key.kind.as_str());
+        let pods = pods.chain(workloads);
         let services = self.services.iter().map(|_| "Service");
         let classes = self.classes.iter().map(|_| "PriorityClass");
         let mut found = BTreeMap::new();
