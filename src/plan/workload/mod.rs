@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use super::event::Desired;
 use super::state::Flag;
-use super::{Event, NodeFact, NodeState, Notice, PodState, Stamp, Step, Time};
+use super::{Event, NodeFact, NodeState, Notice, PodState, Stamp, Step, Time, bundle};
 use crate::spec::{PodUid, Workload, WorkloadKey};
 use crate::types::Gather;
 
@@ -96,9 +96,10 @@ fn standing(pod: &PodState) -> Standing {
     )
 }
 
-/// A terminating pod is not ready, although its containers still run.
+/// A terminating pod is not ready, although its containers still run; nor is one that still runs another image.
 fn is_ready(pod: &PodState) -> bool {
-    pod.flags.ready.yes && pod.stopping().is_none() && pod.verdict.is_none()
+    let goes_on = pod.stopping().is_none() && pod.verdict.is_none();
+    pod.flags.ready.yes && goes_on && !bundle::outdated(pod)
 }
 
 /// The next step: a turn of all documents, if one may have become possible.
@@ -224,3 +225,7 @@ impl NodeState {
         desired
     }
 }
+
+#[cfg(test)]
+#[path = "workload_test.rs"]
+mod tests;

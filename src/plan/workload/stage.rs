@@ -159,13 +159,14 @@ impl<'s> Stage<'s> {
     fn rolling(&self, progress: &Progress, surge: usize, unavailable: usize) -> Vec<&Arc<PodSpec>> {
         let replicas = self.new.len();
         let old: Vec<&Old<'_>> = self.live().collect();
-        if old.is_empty() {
+        if self.old.iter().all(|old| old.surplus) {
             return self.first_new(replicas);
         }
         let limit = match self.stands_still(progress) {
             true => progress.let_in,
+            // Those on their way out take room, too.
             false => (replicas + surge)
-                .saturating_sub(old.len())
+                .saturating_sub(self.old.len())
                 .max(progress.let_in),
         };
         let mut wanted = self.first_new(limit.min(replicas));
