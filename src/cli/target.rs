@@ -137,9 +137,9 @@ mod tests {
         for (line, words) in [
             ("pod/a b", "`b` is no KIND/NAME"),
             ("pod/", "`pod/` is no KIND/NAME"),
-            ("deployments", "there is nothing of kind `deployments` here"),
+            ("ingresses", "there is nothing of kind `ingresses` here"),
             ("podz", "did you mean `pods`?"),
-            ("pods,deployments", "`deployments`"),
+            ("pods,ingresses", "`ingresses`"),
         ] {
             let words_of: Vec<String> = line.split(' ').map(str::to_owned).collect();
             let error = targets::<Resource>(&words_of).expect_err(line);

@@ -368,7 +368,12 @@ impl<'r> Document<'r> {
                 }
             }
             _ => match WorkloadKind::of(single) {
-                Some(of) if self.is_version(value, version.as_deref(), of.version(), path) => {
+                Some(of)
+                    if version
+                        .as_deref()
+                        .is_some_and(|given| of.has_version(given))
+                        || self.is_version(value, version.as_deref(), of.version(), path) =>
+                {
                     match single == kind {
                         true => self.workload(of, value, path),
                         false => self.v1(&kind, value, path),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{
     PersistentVolumeClaim, PersistentVolumeClaimVolumeSource, Pod, Volume,
 };
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::written::{self, RollingUpdate, Spec, Strategy, Written};
@@ -23,6 +23,8 @@ pub(in crate::spec) struct Template {
     kind: WorkloadKind,
     metadata: ObjectMeta,
     spec: Spec,
+    /// It has a version of the API that no server has any more.
+    outdated: bool,
     /// `spec.template`, as a pod without a name.
     pub(in crate::spec) pod: Value,
     manifest: Arc<str>,
@@ -46,6 +48,13 @@ pub(in crate::spec) fn read(
     report: &Report,
 ) -> Option<Template> {
     report.begin(path);
+    let version = Value::String(kind.version().to_owned());
+    let outdated = value
+        .get("apiVersion")
+        .is_some_and(|given| *given != version);
+    if let Some(given) = get_mut(value, "apiVersion") {
+        *given = version;
+    }
     let manifest = Arc::from(parse::json(value));
     value.remove("apiVersion");
     value.remove("kind");
@@ -100,6 +109,7 @@ pub(in crate::spec) fn read(
         kind,
         metadata,
         spec,
+        outdated,
         pod: Value::Map(entries),
         manifest,
     })
@@ -115,12 +125,25 @@ pub(in crate::spec) fn make(
     let Template {
         kind,
         mut metadata,
-        spec,
+        mut spec,
+        outdated,
         manifest,
         ..
     } = template;
+    if outdated && spec.selector.is_none() {
+        // Servers of that time filled it in.
+        spec.selector = Some(LabelSelector {
+            match_labels: pod.metadata.labels.clone(),
+            ..LabelSelector::default()
+        });
+    }
     let key = key(kind, &mut metadata, path, report);
     let at = path.field("spec");
+    let names = at.field("template");
+    let names = names.field("metadata");
+    // The pods' names are made of the document's.
+    report.settle(&names.field("name"));
+    report.settle(&names.field("namespace"));
     check_selector(kind, &spec, &pod, &at, report);
     check_template(&pod, &at.field("template").field("spec"), report);
     let replicas = match kind {
@@ -497,6 +520,7 @@ fn check_stateful(spec: &Spec, path: &Path<'_>, report: &Report) {
                 }
             }
         }
+        configuration::claim_of(claim.clone(), &list.index(index), report);
     }
 }
 

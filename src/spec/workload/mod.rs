@@ -70,6 +70,12 @@ impl WorkloadKind {
         }
     }
 
+    /// Whether documents of this version are read: also of those before `apps/v1`, which many manifests still have.
+    pub(super) fn has_version(self, version: &str) -> bool {
+        let older = ["apps/v1beta2", "apps/v1beta1", "extensions/v1beta1"];
+        version == self.version() || self.version() == "apps/v1" && older.contains(&version)
+    }
+
     /// The kind of that name.
     pub fn of(kind: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|known| known.as_str() == kind)
