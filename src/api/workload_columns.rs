@@ -101,7 +101,7 @@ fn containers(object: &Value) -> [String; 2] {
 }
 
 /// A selector in kubectl's notation.
-fn selector(selector: &Value) -> String {
+pub fn selector(selector: &Value) -> String {
     // A ReplicationController has labels only.
     let labels = match selector["matchLabels"].is_object() {
         true => &selector["matchLabels"],

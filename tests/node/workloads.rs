@@ -68,7 +68,7 @@ fn a_deployment_is_rolled_out_and_survives_its_agent() {
             "Deployment",
             "web",
             SLEEP,
-            "  replicas: 2\n",
+            "  replicas: 2\n  minReadySeconds: 0\n",
             &format!("        env: [{{name: V, value: {letter}}}]\n"),
         )
     };
@@ -102,7 +102,7 @@ fn a_deployment_is_rolled_out_and_survives_its_agent() {
     assert_eq!(second.len(), 2);
     assert!(second.is_disjoint(&first), "{second:?}");
     for pod in &second {
-        assert_eq!(agent.ok(&["exec", pod, "--", "printenv", "V"]), "b\n");
+        assert_eq!(agent.ok(&["exec", pod, "--", "sh", "-c", "echo $V"]), "b\n");
     }
 
     // A deleted pod comes back under its name.
@@ -166,7 +166,7 @@ fn a_stateful_set_has_names_and_claims_of_its_own_and_is_updated_in_place() {
                   [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}\n";
     let mount = "        volumeMounts: [{name: files, mountPath: /files}]\n";
     let version = |replicas: u64, letter: &str| {
-        let spec = format!("  replicas: {replicas}\n{claims}");
+        let spec = format!("  replicas: {replicas}\n  minReadySeconds: 0\n{claims}");
         let env = format!("{mount}        env: [{{name: V, value: {letter}}}]\n");
         document(
             "StatefulSet",

@@ -146,7 +146,7 @@ impl Resource {
 /// `coracle describe`.
 #[derive(Debug, Clone, Args)]
 pub struct DescribeArgs {
-    /// `pod`, `service`, `configmap`, `secret`, `serviceaccount`, `namespace` or `node`, and names (optional for the node); or
+    /// `pod`, `deployment`, `statefulset`, `daemonset`, `replicaset`, `service`, `configmap`, `secret`, `serviceaccount`, `namespace` or `node`, and names (optional for the node); or
     /// KIND/NAME
     #[arg(required = true, value_name = "KIND NAME... | KIND/NAME")]
     pub what: Vec<String>,
@@ -164,6 +164,21 @@ pub enum DescribeResource {
     /// A pod.
     #[value(name = "pod", aliases = ["pods", "po"])]
     Pod,
+    /// A Deployment, with its pods.
+    #[value(name = "deployment", aliases = ["deployments", "deploy"])]
+    Deployment,
+    /// A StatefulSet, with its pods.
+    #[value(name = "statefulset", aliases = ["statefulsets", "sts"])]
+    StatefulSet,
+    /// A DaemonSet, with its pod.
+    #[value(name = "daemonset", aliases = ["daemonsets", "ds"])]
+    DaemonSet,
+    /// A ReplicaSet, with its pods.
+    #[value(name = "replicaset", aliases = ["replicasets", "rs"])]
+    ReplicaSet,
+    /// A ReplicationController, with its pods.
+    #[value(name = "replicationcontroller", aliases = ["replicationcontrollers", "rc"])]
+    ReplicationController,
     /// A service.
     #[value(name = "service", aliases = ["services", "svc"])]
     Service,
@@ -188,6 +203,20 @@ pub enum DescribeResource {
     /// The node.
     #[value(name = "node", aliases = ["nodes", "no"])]
     Node,
+}
+
+impl DescribeResource {
+    /// The kind of document, if it is one that stands for pods.
+    pub fn workload(self) -> Option<WorkloadKind> {
+        match self {
+            Self::Deployment => Some(WorkloadKind::Deployment),
+            Self::StatefulSet => Some(WorkloadKind::StatefulSet),
+            Self::DaemonSet => Some(WorkloadKind::DaemonSet),
+            Self::ReplicaSet => Some(WorkloadKind::ReplicaSet),
+            Self::ReplicationController => Some(WorkloadKind::ReplicationController),
+            _ => None,
+        }
+    }
 }
 
 /// `coracle top`.

@@ -120,6 +120,11 @@ impl<'s> Stage<'s> {
         ready.is_some_and(|since| self.now.since(since) >= self.min_ready_ms)
     }
 
+    /// Whether a new pod has been ready for long enough for an old one to go.
+    fn is_steady(&self, ready: Option<Time>) -> bool {
+        ready.is_some_and(|since| self.now.since(since) >= self.workload.steady_ms)
+    }
+
     /// The pods that are wanted now.
     pub(super) fn wanted(&self, progress: &Progress) -> impl Iterator<Item = &Arc<PodSpec>> {
         let wanted = match self.workload.update {
@@ -188,7 +193,7 @@ impl<'s> Stage<'s> {
         let live_new: Vec<&Here<'_>> = live_new
             .filter(|here| here.pod.stopping().is_none())
             .collect();
-        let new_available = live_new.iter().filter(|here| self.is_available(here.ready));
+        let new_available = live_new.iter().filter(|here| self.is_steady(here.ready));
         let new_available = new_available.count();
         let old_available = old
             .iter()
@@ -262,7 +267,10 @@ impl<'s> Stage<'s> {
         let mut others = self.new.iter().filter(|new| number(new) != number(this));
         let others_available = others.all(|new| {
             let here = new.here.as_ref();
-            here.is_some_and(|here| self.is_available(here.ready))
+            here.is_some_and(|here| match here.outdated {
+                true => self.is_available(here.ready),
+                false => self.is_steady(here.ready),
+            })
         });
         number(this) >= u64::from(partition)
             && highest == Some(number(this))
@@ -280,7 +288,7 @@ impl<'s> Stage<'s> {
         let gone = usize::MAX - figures.old;
         let best = (
             progress.best.0.max(figures.updated),
-            progress.best.1.max(figures.updated_available),
+            progress.best.1.max(figures.updated_steady),
             progress.best.2.max(gone),
         );
         if best != progress.best {
@@ -297,7 +305,7 @@ impl<'s> Stage<'s> {
         progress.replicas_here = all;
         // What breaks later is no matter of the rollout.
         progress.complete |=
-            figures.updated == all && figures.updated_available == all && figures.old == 0;
+            figures.updated == all && figures.updated_steady == all && figures.old == 0;
         let unavailable = match self.workload.update {
             Update::Rolling { unavailable, .. } => unavailable as usize,
             Update::Recreate | Update::InPlace { .. } | Update::OnDelete => 0,
@@ -312,7 +320,8 @@ impl<'s> Stage<'s> {
             .set(figures.available >= enough, now.wall);
         progress.progressing.set(!progress.failed, now.wall);
         let ripe = progress.ready.values();
-        let ripe = ripe.map(|since| since.plus(self.min_ready_ms));
+        let waits = [self.min_ready_ms, self.workload.steady_ms];
+        let ripe = ripe.flat_map(|since| waits.map(|wait| since.plus(wait)));
         let later = ripe.chain(fails_at).filter(|at| *at > now.time);
         later.min()
     }
@@ -329,7 +338,7 @@ impl<'s> Stage<'s> {
                 true => figures.old += 1,
                 false => {
                     figures.updated += 1;
-                    figures.updated_available += available;
+                    figures.updated_steady += usize::from(self.is_steady(here.ready));
                 }
             }
         }
@@ -347,7 +356,7 @@ impl<'s> Stage<'s> {
 pub(super) struct Figures {
     /// Of the current template.
     pub(super) updated: usize,
-    pub(super) updated_available: usize,
+    pub(super) updated_steady: usize,
     /// Of earlier ones.
     pub(super) old: usize,
     /// Of all templates.

@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::written::{self, RollingUpdate, Spec, Strategy, Written};
-use super::{MAX_REPLICAS, Update, Workload, WorkloadKey, WorkloadKind, selector};
+use super::{MAX_REPLICAS, STEADY_MS, Update, Workload, WorkloadKey, WorkloadKind, selector};
 use crate::spec::configuration::{self, Object};
 use crate::spec::decode::decode;
 use crate::spec::error::{Path, Report};
@@ -172,6 +172,12 @@ pub(in crate::spec) fn make(
             update,
             ordered: kind == WorkloadKind::StatefulSet && spec.pod_management_policy != "Parallel",
             min_ready_ms,
+            steady_ms: min_ready_ms.max(
+                match spec.min_ready_seconds.is_some() || says_ready(&pod) {
+                    true => 0,
+                    false => STEADY_MS.min(progress_deadline_ms.unwrap_or(u64::MAX) / 4),
+                },
+            ),
             progress_deadline_ms,
             paused: spec.paused,
             manifest,
@@ -274,6 +280,14 @@ impl Made {
         labels.extend(chosen.into_iter().flatten());
         claim
     }
+}
+
+/// Whether anything but running containers makes the pod ready.
+fn says_ready(pod: &Pod) -> bool {
+    let Some(spec) = &pod.spec else { return false };
+    let gates = spec.readiness_gates.iter().flatten().count();
+    let mut containers = spec.containers.iter();
+    gates > 0 || containers.all(|container| container.readiness_probe.is_some())
 }
 
 fn owner(key: &WorkloadKey) -> OwnerReference {
@@ -390,22 +404,22 @@ fn replicas(spec: &Spec, path: &Path<'_>, report: &Report) -> u32 {
 /// `minReadySeconds` and `progressDeadlineSeconds` in milliseconds.
 fn times(kind: WorkloadKind, spec: &Spec, path: &Path<'_>, report: &Report) -> (u64, Option<u64>) {
     let seconds = |given: i32| u64::try_from(given).unwrap_or(0).saturating_mul(1000);
-    not_negative(
-        spec.min_ready_seconds,
-        &path.field("minReadySeconds"),
-        report,
-    );
+    let min_ready = spec.min_ready_seconds.unwrap_or(0);
+    not_negative(min_ready, &path.field("minReadySeconds"), report);
     if let Some(limit) = spec.revision_history_limit {
-        not_negative(limit, &path.field("revisionHistoryLimit"), report);
+        let at = path.field("revisionHistoryLimit");
+        not_negative(limit, &at, report);
+        report.warn(&at, "accepted, but no former template is kept");
     }
-    let min_ready = seconds(spec.min_ready_seconds);
+    let least = min_ready;
+    let min_ready = seconds(min_ready);
     if kind != WorkloadKind::Deployment {
         return (min_ready, None);
     }
     let deadline = spec.progress_deadline_seconds.unwrap_or(600);
     let at = path.field("progressDeadlineSeconds");
     not_negative(deadline, &at, report);
-    if deadline >= 0 && deadline <= spec.min_ready_seconds {
+    if deadline >= 0 && deadline <= least {
         report.invalid(&at, deadline, "must be greater than minReadySeconds");
     }
     (min_ready, Some(seconds(deadline)))

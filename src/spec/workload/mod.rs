@@ -23,6 +23,8 @@ pub(crate) const MAX_REPLICAS: i32 = 1_000;
 pub const TEMPLATE_HASH: &str = "pod-template-hash";
 /// The same for kinds whose pods keep their names.
 pub const REVISION_HASH: &str = "controller-revision-hash";
+/// The steady time of pods that nothing but their containers makes ready.
+const STEADY_MS: u64 = 10_000;
 /// With `true`, a rollout that fails is taken back.
 pub const ROLLBACK: &str = "coracle.dev/rollback";
 
@@ -168,6 +170,9 @@ pub struct Workload {
     pub ordered: bool,
     /// How long a pod has to be ready until it counts as available, in milliseconds.
     pub min_ready_ms: u64,
+    /// How long a new pod has to be ready until an old one goes for it, in milliseconds: one that has no readiness probe
+    /// and crashes is ready for a moment each time.
+    pub steady_ms: u64,
     /// A rollout that makes no progress for so long has failed, in milliseconds.
     pub progress_deadline_ms: Option<u64>,
     /// Nothing is rolled out.

@@ -24,7 +24,7 @@ pub(super) struct Spec {
     pub(super) selector: Option<LabelSelector>,
     pub(super) strategy: Strategy,
     pub(super) update_strategy: Strategy,
-    pub(super) min_ready_seconds: i32,
+    pub(super) min_ready_seconds: Option<i32>,
     pub(super) progress_deadline_seconds: Option<i32>,
     pub(super) revision_history_limit: Option<i32>,
     pub(super) paused: bool,
