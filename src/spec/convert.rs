@@ -33,6 +33,8 @@ pub struct ConvertContext<'a> {
     pub pod_security: PodSecurity,
     /// What became of the encrypted contents of the file's Secrets.
     pub opened: &'a Opened,
+    /// No document is passed over: of a kind that is not read, it is an error beside others, too.
+    pub strict: bool,
 }
 
 /// No encrypted content was decrypted.
@@ -45,7 +47,16 @@ impl<'a> ConvertContext<'a> {
             node_name,
             pod_security: PodSecurity::Privileged,
             opened: &NOTHING_OPENED,
+            strict: false,
         }
+    }
+}
+
+impl Documents {
+    /// Whether there is none.
+    fn is_empty(&self) -> bool {
+        let none = self.pods.is_empty() && self.services.is_empty() && self.workloads.is_empty();
+        none && self.priority_classes.is_empty() && self.configuration.is_empty()
     }
 }
 
@@ -62,6 +73,9 @@ pub struct Documents {
     pub workloads: Vec<Workload>,
     /// ConfigMaps, Secrets, service accounts and namespaces.
     pub configuration: Configuration,
+    /// Fields of other documents than pods and services that mean nothing here, and documents of kinds that are not read
+    /// and were passed over: sentences for people, with the file.
+    pub warnings: Vec<String>,
 }
 
 /// Converts a manifest file: YAML or JSON, several documents, `List` and the lists of one kind. A file without
@@ -85,6 +99,7 @@ pub fn documents_beside(
     let values = parse(text).map_err(|problem| placed(vec![problem], text, file))?;
     let mut result = Documents::default();
     let mut problems = Vec::new();
+    let mut skipped = Vec::new();
     let mut seen = Seen::default();
     // A class may come after the pods that use it.
     let mut own = PriorityClasses::new();
@@ -119,6 +134,10 @@ pub fn documents_beside(
             at(index, |path| seen.class(&class, path, &report));
             result.priority_classes.push(class);
         }
+        let warned = document.warnings.into_iter();
+        result
+            .warnings
+            .extend(warned.map(|warning| format!("{file}: {warning}")));
         for (index, workload) in document.workloads {
             let again = !seen.workloads.insert(workload.key.clone());
             at(index, |path| {
@@ -137,13 +156,21 @@ pub fn documents_beside(
                 });
             }
         }
+        skipped.extend(report.take_skipped());
         problems.extend(report.into_problems());
         if problems.len() >= MAX_ERRORS {
             problems.truncate(MAX_ERRORS);
             break;
         }
     }
+    if context.strict || result.is_empty() {
+        problems.append(&mut skipped);
+    }
     if problems.is_empty() {
+        let skipped = placed(skipped, text, file).into_iter();
+        result
+            .warnings
+            .extend(skipped.map(|error| error.to_string()));
         Ok(result)
     } else {
         Err(placed(problems, text, file))
@@ -308,6 +335,8 @@ struct Document<'r> {
     objects: Vec<(Option<usize>, Object)>,
     /// Documents that stand for pods, with their index, if they are items of a list.
     workloads: Vec<(Option<usize>, Workload)>,
+    /// Of documents that are no pods or services.
+    warnings: Vec<String>,
 }
 
 impl<'r> Document<'r> {
@@ -323,6 +352,7 @@ impl<'r> Document<'r> {
             classes: Vec::new(),
             objects: Vec::new(),
             workloads: Vec::new(),
+            warnings: Vec::new(),
         }
     }
 
@@ -380,7 +410,10 @@ impl<'r> Document<'r> {
                     }
                 }
                 Some(_) => {}
-                None => kinds::refuse(&kind, path, self.report),
+                None => {
+                    let version = version.unwrap_or_default();
+                    kinds::refuse(&kind, &version, path, self.report);
+                }
             },
         }
     }
@@ -515,6 +548,11 @@ impl<'r> Document<'r> {
         }
         self.objects
             .extend(made.claims.into_iter().map(|claim| (None, claim)));
+        if let Some(field) = made.without_effect {
+            let key = &made.workload.key;
+            let warning = format!("{key}: {field}: accepted, but no former template is kept");
+            self.warnings.push(warning);
+        }
         self.workloads.push((None, made.workload));
     }
 

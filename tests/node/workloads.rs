@@ -237,3 +237,39 @@ fn a_document_in_two_files_is_refused_in_the_second() {
     }
     assert_eq!(pods(&agent, "one").len(), 1);
 }
+
+#[test]
+fn what_pods_run_without_is_passed_over_beside_them_with_a_warning() {
+    let agent = agent();
+    let ingress = "apiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {name: web}\nspec: {rules: []}\n";
+    let chart = format!(
+        "{ingress}---\n{}",
+        document("DaemonSet", "web", SLEEP, "", "")
+    );
+    agent.write("app.env", "LEVEL=debug\nNAME=web\n");
+    agent.write("ingress.yaml", ingress);
+    agent.write("chart.yaml", &chart);
+    wait_status(&agent, "daemonsets", "web", |status| {
+        status["numberReady"] == 1
+    });
+    let files = agent.ok(&["get", "files", "-o", "json"]);
+    let files: Value = serde_json::from_str(&files).expect("JSON");
+    let files = files["items"].as_array().expect("a list");
+    let file = |name: &str| {
+        let mut named = files.iter().filter(|file| {
+            let path = file["path"].as_str().expect("a path");
+            path.ends_with(name)
+        });
+        named.next()
+    };
+    assert!(file("app.env").is_none(), "{files:?}");
+    let chart = file("chart.yaml").expect("it is read");
+    let warning = chart["warnings"][0].as_str().expect("a warning");
+    assert!(
+        warning.contains("chart.yaml:2:1: kind: Ingress is not supported"),
+        "{warning}"
+    );
+    assert_eq!(chart["errors"].as_array().map_or(0, Vec::len), 0);
+    let alone = file("ingress.yaml").expect("it is read");
+    assert!(alone["errors"][0].as_str().is_some(), "{alone}");
+}

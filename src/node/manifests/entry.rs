@@ -97,7 +97,8 @@ impl Loaded {
             .map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>())?;
         let of_pods = found.pods.iter().flat_map(|pod| &pod.warnings);
         let of_services = found.services.iter().flat_map(|s| &s.spec.warnings);
-        let warnings = of_pods.chain(of_services).cloned().collect();
+        let others = found.warnings.iter();
+        let warnings = of_pods.chain(of_services).chain(others).cloned().collect();
         let mut services = found.services;
         for service in &mut services {
             // A stand-in for a creation time that stays the same over agent restarts.
@@ -220,6 +221,7 @@ impl Entry {
             node_name: reader.node_name,
             pod_security: reader.pod_security,
             opened: &opened,
+            strict: false,
         };
         match Loaded::read(&bytes, &name, &context, reader.classes, self.modified) {
             Ok(loaded) if loaded.objects() > objects_left => {

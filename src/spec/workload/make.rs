@@ -38,6 +38,8 @@ pub(in crate::spec) struct Made {
     pub(in crate::spec) pods: Vec<Pod>,
     /// The claims of a StatefulSet's pods.
     pub(in crate::spec) claims: Vec<Object>,
+    /// A field that means nothing here.
+    pub(in crate::spec) without_effect: Option<&'static str>,
 }
 
 /// Decodes all of a document but its template.
@@ -187,6 +189,9 @@ pub(in crate::spec) fn make(
         },
         pods: Vec::new(),
         claims: Vec::new(),
+        without_effect: spec
+            .revision_history_limit
+            .map(|_| "spec.revisionHistoryLimit"),
     };
     if !report.is_clean() {
         // A template is checked by its first pod, even if it stands for none.
@@ -407,9 +412,7 @@ fn times(kind: WorkloadKind, spec: &Spec, path: &Path<'_>, report: &Report) -> (
     let min_ready = spec.min_ready_seconds.unwrap_or(0);
     not_negative(min_ready, &path.field("minReadySeconds"), report);
     if let Some(limit) = spec.revision_history_limit {
-        let at = path.field("revisionHistoryLimit");
-        not_negative(limit, &at, report);
-        report.warn(&at, "accepted, but no former template is kept");
+        not_negative(limit, &path.field("revisionHistoryLimit"), report);
     }
     let least = min_ready;
     let min_ready = seconds(min_ready);
