@@ -14,7 +14,7 @@ use std::sync::Arc;
 use super::event::Desired;
 use super::state::Flag;
 use super::{Event, NodeFact, NodeState, Notice, PodState, Stamp, Step, Time, bundle};
-use crate::spec::{PodUid, Workload, WorkloadKey};
+use crate::spec::{PodSpec, PodUid, Workload, WorkloadKey};
 use crate::types::Gather;
 
 /// What is known of documents that stand for pods.
@@ -22,6 +22,8 @@ use crate::types::Gather;
 pub struct Workloads {
     /// What files ask for, if there is such a document among it.
     asked: Option<Desired>,
+    /// The pods that are wanted of that now.
+    staged: BTreeMap<PodUid, Arc<PodSpec>>,
     /// How far each of them is.
     progress: BTreeMap<WorkloadKey, Progress>,
     /// A step may have become possible.
@@ -144,6 +146,7 @@ impl NodeState {
         }
         workloads.asked = Some(desired.clone());
         let staged = self.staged(now);
+        self.workloads.staged.clone_from(&staged.pods);
         self.want(&staged, now, out);
     }
 
@@ -156,15 +159,14 @@ impl NodeState {
             return;
         }
         let staged = self.staged(now);
-        let wanted = self.incarnate(&staged);
-        let same = self.desired.as_ref().is_some_and(|before| {
-            let mut pairs = before.pods.iter().zip(&wanted.pods);
-            before.pods.len() == wanted.pods.len()
-                && pairs.all(|(one, two)| one.0 == two.0 && Arc::ptr_eq(one.1, two.1))
-        });
+        let before = &self.workloads.staged;
+        let mut pairs = before.iter().zip(&staged.pods);
+        let same = before.len() == staged.pods.len()
+            && pairs.all(|(one, two)| one.0 == two.0 && Arc::ptr_eq(one.1, two.1));
         if !same {
             // Every pod is planned again.
             self.hold_changes += 1;
+            self.workloads.staged.clone_from(&staged.pods);
             self.want(&staged, now, out);
         }
     }
