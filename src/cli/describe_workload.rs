@@ -9,9 +9,10 @@ use serde_json::Value;
 use super::client::Client;
 use super::describe_configuration::{line, pairs};
 use super::error::Result;
-use super::put;
 use super::table::{Table, one_line};
-use crate::api::{encode, pod_columns, workload_columns};
+use super::target::{pods_of, workload_path};
+use super::{pod_path, put};
+use crate::api::{pod_columns, workload_columns};
 use crate::spec::{WorkloadKind, read_object};
 use crate::sys::clock;
 
@@ -24,22 +25,12 @@ pub(super) fn run(
     names: &[String],
 ) -> Result<()> {
     for (index, name) in names.iter().enumerate() {
-        let object = client.get(&path(kind, namespace, name))?;
-        let pods = client.get(&format!("/api/v1/namespaces/{}/pods", encode(namespace)))?;
+        let object = client.get(&workload_path(kind, namespace, name))?;
+        let pods = client.get(&pod_path(namespace, ""))?;
         let gap = if index > 0 { "\n\n" } else { "" };
-        put(format!("{gap}{}", page(kind, &object, &pods["items"])).as_bytes())?;
+        put(format!("{gap}{}", page(kind, &object, &pods)).as_bytes())?;
     }
     Ok(())
-}
-
-fn path(kind: WorkloadKind, namespace: &str, name: &str) -> String {
-    let plural = format!("{}s", kind.as_str().to_lowercase());
-    let root = match kind.version() {
-        "v1" => "api/v1".to_owned(),
-        version => format!("apis/{version}"),
-    };
-    let (namespace, name) = (encode(namespace), encode(name));
-    format!("/{root}/namespaces/{namespace}/{plural}/{name}")
 }
 
 /// Formats the whole page.
@@ -86,7 +77,7 @@ fn page(kind: WorkloadKind, object: &Value, pods: &Value) -> String {
         let _ = writeln!(out, "  {}:  {}", one_line(&name), one_line(&image));
     }
     conditions(&mut out, &status["conditions"]);
-    its_pods(&mut out, &metadata["uid"], pods);
+    its_pods(&mut out, object, pods);
     out
 }
 
@@ -134,27 +125,18 @@ fn conditions(out: &mut String, conditions: &Value) {
 }
 
 /// The pods that were made from it.
-fn its_pods(out: &mut String, uid: &Value, pods: &Value) {
+fn its_pods(out: &mut String, owner: &Value, pods: &Value) {
     let now = clock::timestamp();
-    let own = |pod: &&Value| {
-        let owners = pod["metadata"]["ownerReferences"].as_array();
-        owners.is_some_and(|owners| owners.iter().any(|owner| owner["uid"] == *uid))
-    };
-    let rows = pods
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter(own)
-        .map(|pod| {
-            let row = pod_columns::row(&read_object::<Pod>(pod).unwrap_or_default(), now);
-            vec![
-                format!("  {}", row.name),
-                row.ready,
-                row.status,
-                row.restarts,
-                row.age,
-            ]
-        });
+    let rows = pods_of(owner, pods).map(|pod| {
+        let row = pod_columns::row(&read_object::<Pod>(pod).unwrap_or_default(), now);
+        vec![
+            format!("  {}", row.name),
+            row.ready,
+            row.status,
+            row.restarts,
+            row.age,
+        ]
+    });
     let rows: Vec<Vec<String>> = rows.collect();
     if rows.is_empty() {
         out.push_str("Pods:  <none>\n");

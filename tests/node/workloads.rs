@@ -105,6 +105,25 @@ fn a_deployment_is_rolled_out_and_survives_its_agent() {
         assert_eq!(agent.ok(&["exec", pod, "--", "sh", "-c", "echo $V"]), "b\n");
     }
 
+    // Commands take the document's name for one of its pods.
+    let said = agent.ok(&["exec", "deployment/web", "--", "sh", "-c", "echo $V"]);
+    assert_eq!(said, "b\n");
+    agent.ok(&["logs", "deploy/web"]);
+    let page = agent.ok(&["describe", "deployment", "web"]);
+    assert!(
+        page.contains("2 desired | 2 updated | 2 total | 2 available"),
+        "{page}"
+    );
+    for pod in &second {
+        assert!(page.contains(pod.as_str()), "{page}");
+    }
+    let missing = agent.cli(&["logs", "sts/none"]);
+    let missing = String::from_utf8_lossy(&missing.stderr).into_owned();
+    assert!(
+        missing.contains("statefulsets.apps \"none\" not found"),
+        "{missing}"
+    );
+
     // A deleted pod comes back under its name.
     let one = second.first().expect("one");
     agent.ok(&["delete", "pod", one]);

@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::super::target::{node_name, pod_name};
+use super::super::target::{node_name, pod_name, pod_or_owner};
 use super::{JsonOnly, NamespaceArgs};
 use crate::spec::WorkloadKind;
 
@@ -290,8 +290,8 @@ pub enum SortBy {
 /// `coracle logs`.
 #[derive(Debug, Clone, Args)]
 pub struct LogsArgs {
-    /// The pod
-    #[arg(value_parser = pod_name)]
+    /// The pod, or KIND/NAME of a Deployment or the like: one of its pods
+    #[arg(value_parser = pod_or_owner)]
     pub pod: String,
     /// The container; required if the pod has several
     #[arg(short, long)]
