@@ -6,6 +6,7 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use libcontainer::oci_spec::runtime::LinuxSeccomp;
 use serde_json::{Value, json};
 
 use super::ConfigError;
@@ -264,16 +265,20 @@ impl Bundle<'_> {
         json!(rules)
     }
 
+    /// The default seccomp profile for it, if it has that.
+    pub(super) fn default_profile(&self) -> Option<LinuxSeccomp> {
+        let security = &self.container.security;
+        let is_default = !security.privileged && security.seccomp == Seccomp::RuntimeDefault;
+        is_default.then(|| seccomp::runtime_default(&self.capabilities))
+    }
+
     fn seccomp(&self) -> Result<Option<Value>, ConfigError> {
         match &self.container.security.seccomp {
             _ if self.container.security.privileged => Ok(None),
             Seccomp::Unconfined => Ok(None),
-            Seccomp::RuntimeDefault => {
-                let profile = seccomp::runtime_default(&self.capabilities);
-                Ok(Some(
-                    serde_json::to_value(profile).expect("a profile is plain data"),
-                ))
-            }
+            Seccomp::RuntimeDefault => Ok(self
+                .default_profile()
+                .map(|profile| serde_json::to_value(profile).expect("a profile is plain data"))),
             Seccomp::Localhost(name) => {
                 let path = self.seccomp_profiles.join(name);
                 let bytes = file::read_record(&path).map_err(|source| ConfigError::Seccomp {
