@@ -18,7 +18,7 @@ use crate::effects::device::Granted;
 use crate::effects::{app_armor, seccomp};
 use crate::shim::protocol::DeviceFile;
 use crate::spec::{ContainerSpec, MountPropagation, PodSpec, Seccomp};
-use crate::sys::file;
+use crate::sys::{file, file_system};
 use crate::types::InOrder;
 
 /// Hidden from containers, as in other container engines.
@@ -223,12 +223,18 @@ impl Bundle<'_> {
                     "gid=5",
                 ],
             ),
-            mount("/dev/mqueue", "mqueue", &["nosuid", "noexec", "nodev"]),
             mount("/sys", "sysfs", &["nosuid", "noexec", "nodev", access]),
             json!({
                 "destination": "/dev/shm", "type": "bind", "source": self.shm, "options": ["rbind", "rprivate"],
             }),
         ];
+        if file_system::has_message_queues() {
+            list.push(mount(
+                "/dev/mqueue",
+                "mqueue",
+                &["nosuid", "noexec", "nodev"],
+            ));
+        }
         list.extend(self.cgroup_mounts(access));
         list
     }
