@@ -160,7 +160,7 @@ def power_cuts_at_any_time_leave_one_of_both_programs(vm, count):
     for number in range(count):
         bad, newer = chance.random() < 0.5, is_newer(vm)
         file = "/payload/upgrade/crashes" if bad else "/root/first" if newer else "/root/newer"
-        vm.run(f"rm -f /var/lib/coracle/upgrade/last.json; systemd-run -q coracle upgrade {file} --within 20s")
+        vm.run(f"rm -f /var/lib/coracle/upgrade/last.json && sync && systemd-run -q coracle upgrade {file} --within 20s")
         # The moment of the cut is the test's input, so nothing is awaited here.
         seconds = chance.uniform(0, 12)
         time.sleep(seconds)
