@@ -37,6 +37,9 @@ pub struct ConvertContext<'a> {
     pub strict: bool,
 }
 
+/// Limit of pods in one file: a few lines may stand for many.
+pub const MAX_PODS: usize = 10_000;
+
 /// No encrypted content was decrypted.
 static NOTHING_OPENED: Opened = Opened::new();
 
@@ -116,6 +119,7 @@ pub fn documents_beside(
         let mut document = Document::new(Some(context.node_name), known, &report);
         document.pod_security = context.pod_security;
         document.opened = context.opened;
+        document.before = result.pods.len();
         document.object(&mut value, &Path::Root, None);
         for (index, pod) in document.pods {
             let again = !seen.pods.insert(pod.key.clone());
@@ -337,6 +341,8 @@ struct Document<'r> {
     workloads: Vec<(Option<usize>, Workload)>,
     /// Of documents that are no pods or services.
     warnings: Vec<String>,
+    /// How many pods there are in earlier documents of the file.
+    before: usize,
 }
 
 impl<'r> Document<'r> {
@@ -353,6 +359,7 @@ impl<'r> Document<'r> {
             objects: Vec::new(),
             workloads: Vec::new(),
             warnings: Vec::new(),
+            before: 0,
         }
     }
 
@@ -533,6 +540,11 @@ impl<'r> Document<'r> {
             return;
         };
         let wanted = made.workload.pods.len();
+        if self.before + self.pods.len() + wanted > MAX_PODS {
+            let message = format_args!("more than {MAX_PODS} pods in one file");
+            self.report.error(&path.field("spec"), message);
+            return;
+        }
         for (number, pod) in made.pods.into_iter().enumerate() {
             let assembled = self.assembled(pod, Vec::new(), &at);
             let Some(mut pod) = assembled else {

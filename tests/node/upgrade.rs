@@ -1,10 +1,11 @@
 //! `coracle upgrade` without systemd: an init starts the agent again when it ends. `tests/vm/scenarios/upgrade.py` has
 //! systemd, power cuts and signatures.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, LazyLock};
 
 use super::*;
 
@@ -52,7 +53,9 @@ fn on_a_node_with(flags: &[&str], test: impl FnOnce(&Node)) {
         stop: AtomicBool::new(false),
     };
     fs::create_dir_all(node.agent.root.join("bin")).expect("temp dir");
-    fs::copy(common::coracle().get_program(), node.program()).expect("temp dir");
+    fs::write(node.program(), &*PROGRAM).expect("temp dir");
+    let executable = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(node.program(), executable).expect("own file");
     let agent = &node.agent;
     agent.use_program(&node.program());
     agent.launch();
@@ -78,9 +81,23 @@ fn on_a_node_with(flags: &[&str], test: impl FnOnce(&Node)) {
     });
 }
 
+/// This program without what only debuggers need, which makes it larger than any release.
+static PROGRAM: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    let file = std::env::temp_dir().join(format!("coracle-stripped-{}", std::process::id()));
+    let stripped = Command::new("strip")
+        .arg("-o")
+        .arg(&file)
+        .arg(common::coracle().get_program())
+        .status();
+    assert!(stripped.expect("install binutils").success());
+    let bytes = fs::read(&file).expect("it was just made");
+    fs::remove_file(&file).expect("own file");
+    bytes
+});
+
 /// This program, told from itself by a few more bytes.
 fn newer() -> Vec<u8> {
-    let mut bytes = fs::read(common::coracle().get_program()).expect("the program");
+    let mut bytes = PROGRAM.clone();
     bytes.extend_from_slice(b"newer");
     bytes
 }

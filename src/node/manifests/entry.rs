@@ -128,7 +128,8 @@ impl Loaded {
     }
 
     pub(super) fn objects(&self) -> usize {
-        self.pods.len() + self.services.len() + self.configuration.len()
+        let pods = self.pods.len() + self.workloads.len();
+        pods + self.services.len() + self.configuration.len()
     }
 
     /// The number of its documents by kind.
