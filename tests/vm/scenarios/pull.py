@@ -72,7 +72,7 @@ while :; do
 done'"""
 
 
-@scenario(seconds=300, count=2)
+@scenario(seconds=300, count=1)
 def power_cuts_during_changes_of_a_bundle_leave_one_generation(vm, count):
     """Power cuts during `bundle apply` and `rollback`: afterwards one generation runs, wholly, and nothing needs repair."""
     seed = random.randrange(1 << 32)
