@@ -44,27 +44,34 @@ pub(super) fn is_newer(layout: &Layout, format: u32) -> bool {
     })
 }
 
-/// Brings the records back. What only the newer agent has made is left alone, but for its mark.
+/// Brings the records back. What only the newer agent has made is left alone, but for its mark. The marks come last: an
+/// init may start the former agent at any time, which refuses to start until all that it reads is its own.
 pub(super) fn back(layout: &Layout, kept: &Path, same_boot: bool) -> io::Result<()> {
     if !is_there(kept) {
         return Ok(());
     }
-    for (name, to) in places(layout) {
-        // What was on tmpfs has gone with its boot.
-        if name == "run" && !same_boot {
-            continue;
-        }
-        let from = kept.join(name);
-        for record in records(&from)? {
+    // What was on tmpfs has gone with its boot.
+    let places = places(layout)
+        .into_iter()
+        .filter(|(name, _)| *name != "run" || same_boot);
+    let places: Vec<_> = places.map(|(name, to)| (kept.join(name), to)).collect();
+    let mark = Path::new(crate::layout::FORMAT_FILE);
+    for (from, to) in &places {
+        for record in records(from)? {
             let to = to.join(&record);
             // Without its folder, a pod is gone.
-            if to.parent().is_some_and(Path::is_dir) {
+            if record != mark && to.parent().is_some_and(Path::is_dir) {
                 put(&to, &file::read_record(from.join(&record))?)?;
             }
         }
-        let mark = Path::new(crate::layout::FORMAT_FILE);
-        if !from.join(mark).exists() {
-            file::remove_durably(&to.join(mark))?;
+    }
+    for (from, to) in &places {
+        match file::read_record(from.join(mark)) {
+            Ok(bytes) => put(&to.join(mark), &bytes)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                file::remove_durably(&to.join(mark))?;
+            }
+            Err(error) => return Err(error),
         }
     }
     Ok(())
@@ -166,6 +173,12 @@ mod tests {
         assert!(!is_newer(&layout, 1), "a mark that cannot be read");
         put(&dir.join("run/format.json"), br#"{"format":2}"#).unwrap();
         assert!(is_newer(&layout, 1) && !is_newer(&layout, 2));
+        let exits = dir.join("root/pods/u1/exits.json");
+        fs::remove_file(&exits).unwrap();
+        fs::create_dir(&exits).unwrap();
+        assert!(back(&layout, &kept, true).is_err());
+        assert!(is_newer(&layout, 1), "until everything is back");
+        fs::remove_dir(&exits).unwrap();
         back(&layout, &kept, true).unwrap();
         assert!(!is_newer(&layout, 1));
         for (file, wanted) in [
