@@ -126,6 +126,11 @@ impl Layout {
         self.root.join("cordon.json")
     }
 
+    /// What Jobs have achieved, over agent restarts and reboots.
+    pub fn jobs(&self) -> PathBuf {
+        self.root.join("jobs.json")
+    }
+
     /// What removed pods leave to the next ones of their names: UIDs, evictions.
     pub fn incarnations(&self) -> PathBuf {
         self.root.join("incarnations.json")

@@ -14,12 +14,14 @@ pub(crate) fn document(segments: &[&str]) -> Option<Value> {
             json!({ "kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": [] })
         }
         ["apis"] => {
-            json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": [apps(), policy(), scheduling()] })
+            json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": [apps(), batch(), policy(), scheduling()] })
         }
         ["apis", "apps"] => group(apps()),
+        ["apis", "batch"] => group(batch()),
         ["apis", "policy"] => group(policy()),
         ["apis", "scheduling.k8s.io"] => group(scheduling()),
         ["apis", "apps", "v1"] => resource_list("apps/v1", Vec::new()),
+        ["apis", "batch", "v1"] => resource_list("batch/v1", Vec::new()),
         ["apis", "policy", "v1"] => resource_list("policy/v1", Vec::new()),
         ["apis", "scheduling.k8s.io", "v1"] => resource_list("scheduling.k8s.io/v1", Vec::new()),
         ["api", "v1"] => resource_list("v1", core()),
@@ -44,6 +46,12 @@ fn version() -> Value {
 fn apps() -> Value {
     let version = json!({ "groupVersion": "apps/v1", "version": "v1" });
     json!({ "name": "apps", "versions": [version], "preferredVersion": version })
+}
+
+/// The group of Jobs.
+fn batch() -> Value {
+    let version = json!({ "groupVersion": "batch/v1", "version": "v1" });
+    json!({ "name": "batch", "versions": [version], "preferredVersion": version })
 }
 
 /// The group of priority classes.

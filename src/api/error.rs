@@ -7,6 +7,7 @@ use hyper::StatusCode;
 use serde_json::json;
 
 use super::command::{CommandError, CommandErrorKind};
+use super::resource::Resource;
 
 /// The API cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -75,6 +76,15 @@ impl ApiError {
             format!("{kind} \"{name}\" not found"),
         );
         error.about = Some((kind, name.to_owned()));
+        error
+    }
+
+    /// Of the resource's group, if it has a name: `deployments.apps "x" not found`.
+    pub(crate) fn not_found_in(resource: &Resource, name: &str) -> Self {
+        let mut error = Self::not_found(resource.plural, name);
+        if let Some((group, _)) = resource.group.split_once('/') {
+            error.message = format!("{}.{group} \"{name}\" not found", resource.plural);
+        }
         error
     }
 

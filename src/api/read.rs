@@ -132,7 +132,7 @@ fn one(
     let object = context
         .store
         .get(kind, &key)
-        .ok_or_else(|| ApiError::not_found(resource::of(kind).plural, name))?;
+        .ok_or_else(|| ApiError::not_found_in(&resource::of(kind), name))?;
     Ok(json_reply(match table {
         Some(include) => Bytes::from(table::of(kind, object.version, include, [&*object])),
         None => shown(kind, &object),

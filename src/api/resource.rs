@@ -23,7 +23,7 @@ pub(crate) struct Resource {
 }
 
 /// The table.
-pub(crate) const RESOURCES: [Resource; 17] = [
+pub(crate) const RESOURCES: [Resource; 18] = [
     core(Kind::Endpoints, "Endpoints", "endpoints", "ep"),
     core(Kind::Events, "Event", "events", "ev"),
     Resource {
@@ -81,6 +81,10 @@ pub(crate) const RESOURCES: [Resource; 17] = [
     },
     apps(WorkloadKind::StatefulSet, "statefulsets", "sts"),
     apps(WorkloadKind::DaemonSet, "daemonsets", "ds"),
+    Resource {
+        group: "batch/v1",
+        ..apps(WorkloadKind::Job, "jobs", "")
+    },
 ];
 
 const fn apps(kind: WorkloadKind, plural: &'static str, short: &'static str) -> Resource {

@@ -40,7 +40,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 17] = [
+    pub(crate) const ALL: [Self; 18] = [
         Self::Pods,
         Self::Nodes,
         Self::Events,
@@ -58,6 +58,7 @@ impl Kind {
         Self::Workloads(WorkloadKind::ReplicationController),
         Self::Workloads(WorkloadKind::StatefulSet),
         Self::Workloads(WorkloadKind::DaemonSet),
+        Self::Workloads(WorkloadKind::Job),
     ];
 
     /// The kind of a configuration document.

@@ -37,6 +37,16 @@ pub fn columns(kind: WorkloadKind) -> &'static [(&'static str, u8)] {
             ("Containers", 1),
             ("Images", 1),
         ],
+        WorkloadKind::Job => &[
+            ("Name", 0),
+            ("Status", 0),
+            ("Completions", 0),
+            ("Duration", 0),
+            ("Age", 0),
+            ("Containers", 1),
+            ("Images", 1),
+            ("Selector", 1),
+        ],
         WorkloadKind::DaemonSet => &[
             ("Name", 0),
             ("Desired", 0),
@@ -72,6 +82,11 @@ pub fn row(kind: WorkloadKind, object: &Value, now: Timestamp) -> Vec<String> {
             number("readyReplicas"),
         ]),
         WorkloadKind::StatefulSet => cells.push(ready()),
+        WorkloadKind::Job => cells.extend([
+            job_status(object).to_owned(),
+            completions(object),
+            duration(status, now),
+        ]),
         WorkloadKind::DaemonSet => cells.extend([
             number("desiredNumberScheduled"),
             number("currentNumberScheduled"),
@@ -87,6 +102,37 @@ pub fn row(kind: WorkloadKind, object: &Value, now: Timestamp) -> Vec<String> {
         cells.push(selector(&object["spec"]["selector"]));
     }
     cells
+}
+
+/// In one word.
+pub fn job_status(job: &Value) -> &str {
+    let conditions = job["status"]["conditions"].as_array();
+    let mut conditions = conditions.into_iter().flatten();
+    let condition = conditions.next().and_then(|one| one["type"].as_str());
+    condition.unwrap_or("Running")
+}
+
+/// How many pods have succeeded, of how many.
+fn completions(job: &Value) -> String {
+    let (spec, done) = (
+        &job["spec"],
+        job["status"]["succeeded"].as_u64().unwrap_or(0),
+    );
+    let parallelism = spec["parallelism"].as_u64().unwrap_or(1);
+    match spec["completions"].as_u64() {
+        Some(wanted) => format!("{done}/{wanted}"),
+        None if parallelism > 1 => format!("{done}/1 of {parallelism}"),
+        None => format!("{done}/1"),
+    }
+}
+
+/// How long the Job has been at work.
+fn duration(status: &Value, now: Timestamp) -> String {
+    let time = |field: &str| status[field].as_str()?.parse::<Timestamp>().ok();
+    match (time("startTime"), time("completionTime")) {
+        (None, _) => String::new(),
+        (Some(from), to) => super::pod_columns::human_age(from, to.unwrap_or(now)),
+    }
 }
 
 /// Names and images of the template's containers.

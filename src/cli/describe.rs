@@ -51,7 +51,8 @@ pub(super) fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode> {
             | DescribeResource::StatefulSet
             | DescribeResource::DaemonSet
             | DescribeResource::ReplicaSet
-            | DescribeResource::ReplicationController => {
+            | DescribeResource::ReplicationController
+            | DescribeResource::Job => {
                 if let Some(of) = kind.workload() {
                     super::describe_workload::run(client, of, ns, names)?;
                 }

@@ -47,26 +47,10 @@ fn page(kind: WorkloadKind, object: &Value, pods: &Value) -> String {
     pairs(&mut out, WIDTH, ("Annotations", ": "), annotations);
     let selector = workload_columns::selector(&spec["selector"]);
     line(&mut out, WIDTH, "Selector", &selector);
-    line(&mut out, WIDTH, "Replicas", &replicas(kind, spec, status));
-    for (title, field) in [
-        ("MinReadySeconds", "minReadySeconds"),
-        ("Service Name", "serviceName"),
-        ("Pod Management Policy", "podManagementPolicy"),
-    ] {
-        match &spec[field] {
-            Value::Null => {}
-            Value::String(value) => line(&mut out, WIDTH, title, value),
-            value => line(&mut out, WIDTH, title, &value.to_string()),
-        }
+    match kind {
+        WorkloadKind::Job => job(&mut out, object),
+        _ => rollout(&mut out, kind, spec, status),
     }
-    let strategy = [&spec["strategy"], &spec["updateStrategy"]];
-    let strategy = strategy.into_iter().find_map(|of| of["type"].as_str());
-    line(
-        &mut out,
-        WIDTH,
-        "StrategyType",
-        strategy.unwrap_or("RollingUpdate"),
-    );
     out.push_str("Pod Template:\n");
     for container in spec["template"]["spec"]["containers"]
         .as_array()
@@ -79,6 +63,63 @@ fn page(kind: WorkloadKind, object: &Value, pods: &Value) -> String {
     conditions(&mut out, &status["conditions"]);
     its_pods(&mut out, object, pods);
     out
+}
+
+/// What is particular to a document whose pods run for ever.
+fn rollout(out: &mut String, kind: WorkloadKind, spec: &Value, status: &Value) {
+    line(out, WIDTH, "Replicas", &replicas(kind, spec, status));
+    for (title, field) in [
+        ("MinReadySeconds", "minReadySeconds"),
+        ("Service Name", "serviceName"),
+        ("Pod Management Policy", "podManagementPolicy"),
+    ] {
+        match &spec[field] {
+            Value::Null => {}
+            Value::String(value) => line(out, WIDTH, title, value),
+            value => line(out, WIDTH, title, &value.to_string()),
+        }
+    }
+    let strategy = [&spec["strategy"], &spec["updateStrategy"]];
+    let strategy = strategy.into_iter().find_map(|of| of["type"].as_str());
+    line(
+        out,
+        WIDTH,
+        "StrategyType",
+        strategy.unwrap_or("RollingUpdate"),
+    );
+}
+
+/// What is particular to a Job.
+fn job(out: &mut String, object: &Value) {
+    let (spec, status) = (&object["spec"], &object["status"]);
+    let number = |value: &Value| value.as_u64().unwrap_or(0);
+    let text = |value: &Value| match value {
+        Value::String(text) => text.clone(),
+        Value::Null => String::new(),
+        other => other.to_string(),
+    };
+    for (title, value) in [
+        ("Parallelism", &spec["parallelism"]),
+        ("Completions", &spec["completions"]),
+        ("Completion Mode", &spec["completionMode"]),
+        ("Suspend", &spec["suspend"]),
+        ("Backoff Limit", &spec["backoffLimit"]),
+        ("Start Time", &status["startTime"]),
+        ("Completed At", &status["completionTime"]),
+        ("Completed Indexes", &status["completedIndexes"]),
+    ] {
+        if !value.is_null() {
+            line(out, WIDTH, title, &text(value));
+        }
+    }
+    let statuses = format!(
+        "{} Active ({} Ready) / {} Succeeded / {} Failed",
+        number(&status["active"]),
+        number(&status["ready"]),
+        number(&status["succeeded"]),
+        number(&status["failed"])
+    );
+    line(out, WIDTH, "Pods Statuses", &statuses);
 }
 
 fn replicas(kind: WorkloadKind, spec: &Value, status: &Value) -> String {

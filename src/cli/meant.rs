@@ -75,11 +75,11 @@ const COMMANDS: &[(&[&str], &str)] = &[
     ),
     (
         &["scale", "autoscale"],
-        "there are no replicas: one pod for each `Pod` document in `{manifests}`; a second one needs another name",
+        "write `replicas` into the Deployment's file in `{manifests}`: it takes effect when it is saved",
     ),
     (
         &["rollout"],
-        "there are no Deployments: a pod changes when its file in `{manifests}` does; `coracle delete pod NAME` restarts it",
+        "a Deployment is rolled out when its file in `{manifests}` changes; `coracle describe deployment NAME` says how far it is",
     ),
     (
         &["port-forward", "proxy", "tunnel"],
@@ -236,8 +236,8 @@ mod tests {
             ("coracle edit pod web", "edit the pod's file in `/"),
             ("coracle restart web", "`coracle delete pod NAME`"),
             (
-                "coracle rollout restart deployment/web",
-                "`coracle delete pod NAME`",
+                "coracle rollout status deployment/web",
+                "`coracle describe deployment NAME`",
             ),
             ("coracle ps -a", "`coracle get pods`"),
             ("coracle stop web", "out of `/"),
@@ -247,7 +247,7 @@ mod tests {
             ("coracle login quay.io", "`/etc/coracle/auth.json`"),
             ("coracle load -i x.tar", "`coracle image import ARCHIVE`"),
             ("coracle inspect web", "`coracle describe pod NAME`"),
-            ("coracle scale --replicas 3 web", "there are no replicas"),
+            ("coracle scale --replicas 3 web", "write `replicas`"),
             ("coracle port-forward web 80", "`hostPort`"),
             ("coracle cp web:/a b", "tar c"),
             ("coracle start web", "a pod starts when"),

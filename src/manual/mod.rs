@@ -24,7 +24,7 @@ pub const TOPICS: &[(&str, &str)] = &[
     ("pods", "edits, restarts, readiness, room and priority"),
     (
         "workloads",
-        "Deployments, StatefulSets and DaemonSets, and how they roll out",
+        "Deployments, StatefulSets, DaemonSets and Jobs, and how they roll out",
     ),
     ("order", "what a pod starts after"),
     (

@@ -6,13 +6,15 @@ use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use super::Node;
 use crate::layout::Layout;
 use crate::plan::hold::Holds;
 use crate::plan::incarnation::Incarnations;
+use crate::plan::workload::job::JobRecord;
+use crate::spec::WorkloadKey;
 use crate::sys::file::{self, Durability};
 
 /// Largest file that is read: a thousand pods, with room to spare.
@@ -25,6 +27,15 @@ pub(super) struct StateFiles {
     incarnations: StateFile<Incarnations>,
     /// Since when pods are held.
     holds: StateFile<Holds>,
+    /// What Jobs have achieved.
+    jobs: StateFile<KeptJobs>,
+}
+
+/// What Jobs have achieved, with the boot in which the times of it mean something.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct KeptJobs {
+    pub(super) boot_id: String,
+    pub(super) jobs: Vec<(WorkloadKey, JobRecord)>,
 }
 
 impl StateFiles {
@@ -33,6 +44,11 @@ impl StateFiles {
         Self {
             incarnations: StateFile::new(layout.incarnations(), incarnations.changes()),
             holds: StateFile::new(layout.holds(), 0),
+            jobs: StateFile {
+                // A Job that is complete must not run again.
+                durability: Durability::PowerCut,
+                ..StateFile::new(layout.jobs(), 0)
+            },
         }
     }
 }
@@ -46,12 +62,18 @@ impl Node {
         let changes = incarnations.changes();
         files.incarnations.keep(changes, || incarnations.clone());
         files.holds.keep(state.hold_changes, || state.holds());
+        let jobs = &state.workloads.jobs;
+        files.jobs.keep(jobs.changes, || KeptJobs {
+            boot_id: super::boot::id(),
+            jobs: jobs.records(),
+        });
     }
 
     /// Blocking. Writes what is left.
     pub(super) fn flush_files(&self) {
         self.saved.files.incarnations.flush();
         self.saved.files.holds.flush();
+        self.saved.files.jobs.flush();
     }
 }
 
@@ -59,6 +81,7 @@ impl Node {
 #[derive(Debug)]
 struct StateFile<T> {
     path: PathBuf,
+    durability: Durability,
     /// The newest state, by its number of changes.
     seen: u64,
     slot: Arc<Slot<T>>,
@@ -78,7 +101,12 @@ impl<T: Debug + Serialize + Send + 'static> StateFile<T> {
             next: Mutex::new(None),
             file: Mutex::new(()),
         });
-        Self { path, seen, slot }
+        Self {
+            path,
+            durability: Durability::Process,
+            seen,
+            slot,
+        }
     }
 
     /// Writes the file soon if anything has changed.
@@ -90,12 +118,13 @@ impl<T: Debug + Serialize + Send + 'static> StateFile<T> {
         // A pending write takes it along.
         if lock(&self.slot.next).replace(now()).is_none() {
             let (path, slot) = (self.path.clone(), Arc::clone(&self.slot));
-            super::spawn(super::unblock(move || write(&path, &slot)));
+            let durability = self.durability;
+            super::spawn(super::unblock(move || write(&path, durability, &slot)));
         }
     }
 
     fn flush(&self) {
-        write(&self.path, &self.slot);
+        write(&self.path, self.durability, &self.slot);
     }
 }
 
@@ -104,12 +133,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Writes the newest state, unless that is done already.
-fn write<T: Serialize>(path: &Path, slot: &Slot<T>) {
+fn write<T: Serialize>(path: &Path, durability: Durability, slot: &Slot<T>) {
     let _file = lock(&slot.file);
     let next = lock(&slot.next).take();
     let Some(next) = next else { return };
     let bytes = serde_json::to_vec(&next).expect("plain data");
-    if let Err(error) = file::replace(path, &bytes, 0o600, Durability::Process) {
+    if let Err(error) = file::replace(path, &bytes, 0o600, durability) {
         tracing::warn!("could not write `{}`: {error}, ignoring", path.display());
     }
 }

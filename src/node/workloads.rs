@@ -71,8 +71,24 @@ fn shown(workload: &Workload, created: &Time, status: &Value) -> Value {
     metadata["creationTimestamp"] = json!(created);
     metadata["generation"] = json!(1);
     object["status"] = status.clone();
-    if workload.key.kind != WorkloadKind::DaemonSet && object["spec"]["replicas"].is_null() {
+    let scales = !matches!(
+        workload.key.kind,
+        WorkloadKind::DaemonSet | WorkloadKind::Job
+    );
+    if scales && object["spec"]["replicas"].is_null() {
         object["spec"]["replicas"] = json!(1);
+    }
+    if let Some(job) = &workload.job {
+        let spec = &mut object["spec"];
+        for (field, value) in [
+            ("parallelism", json!(job.parallelism)),
+            ("completions", json!(job.completions)),
+            ("backoffLimit", json!(job.backoff_limit)),
+        ] {
+            if spec[field].is_null() && !value.is_null() {
+                spec[field] = value;
+            }
+        }
     }
     object
 }

@@ -6,13 +6,14 @@ use super::suggest;
 use super::value::Value;
 
 /// Kinds that are read.
-const READ: [&str; 16] = [
+const READ: [&str; 17] = [
     "Pod",
     "Deployment",
     "StatefulSet",
     "DaemonSet",
     "ReplicaSet",
     "ReplicationController",
+    "Job",
     "Service",
     "ConfigMap",
     "Secret",
@@ -25,7 +26,7 @@ const READ: [&str; 16] = [
     "PodList",
 ];
 
-const ONLY: &str = "only Pod, Deployment, StatefulSet, DaemonSet, ReplicaSet, ReplicationController, Service, ConfigMap, Secret, \
+const ONLY: &str = "only Pod, Deployment, StatefulSet, DaemonSet, ReplicaSet, ReplicationController, Job, Service, ConfigMap, Secret, \
      PersistentVolumeClaim, PersistentVolume, PriorityClass, Namespace and ServiceAccount are";
 
 /// A group of kinds, why they are not read, and what to do instead.
@@ -41,11 +42,6 @@ const GROUPS: &[Group] = &[
         &["PodTemplate"],
         "no controller here creates pods from it",
         "write its template as a Deployment, or as a document of `kind: Pod`, with a `metadata.name`",
-    ),
-    (
-        &["Job"],
-        "no controller here creates pods from templates",
-        "write its `spec.template` as a document of `kind: Pod`, with `restartPolicy: OnFailure` or `Never`",
     ),
     (
         &["CronJob"],
@@ -150,8 +146,7 @@ pub fn refused() -> impl Iterator<Item = (&'static [&'static str], &'static str)
 }
 
 /// Kinds without which the documents beside them would not do what their file is for.
-const NEEDED: [&str; 6] = [
-    "Job",
+const NEEDED: [&str; 5] = [
     "CronJob",
     "PodTemplate",
     "Kustomization",

@@ -60,6 +60,90 @@ fn pods(agent: &Agent, app: &str) -> BTreeSet<String> {
     names.map(str::to_owned).collect()
 }
 
+/// Waits until a Job has ended.
+fn wait_ended(agent: &Agent, name: &str) -> Value {
+    for event in agent.watch("/apis/batch/v1/namespaces/default/jobs?watch=true") {
+        let object = &event["object"];
+        if object["metadata"]["name"] == name && object["status"]["conditions"][0].is_object() {
+            return object.clone();
+        }
+    }
+    panic!("job/{name} never ends: {}", agent.log());
+}
+
+#[test]
+fn a_job_runs_until_it_is_complete_and_not_again() {
+    let agent = agent();
+    let job = |name: &str, spec: &str, script: &str| {
+        format!(
+            "apiVersion: batch/v1\nkind: Job\nmetadata: {{name: {name}}}\nspec:\n{spec}  template:\n    spec:\n      \
+             restartPolicy: Never\n      volumes: [{{name: out, hostPath: {{path: {}}}}}]\n      containers:\n      - \
+             name: main\n        image: busybox:test\n        command: [sh, -c, '{script}']\n        volumeMounts: \
+             [{{name: out, mountPath: /out}}]\n",
+            agent.root.display()
+        )
+    };
+    let sum = job(
+        "sum",
+        "  completions: 3\n  parallelism: 2\n  completionMode: Indexed\n",
+        "echo $HOSTNAME $JOB_COMPLETION_INDEX >>/out/runs",
+    );
+    agent.write("sum.yaml", &sum);
+    let done = wait_ended(&agent, "sum");
+    let status = &done["status"];
+    assert_eq!(status["conditions"][0]["type"], "Complete", "{status}");
+    assert_eq!(
+        (&status["succeeded"], &status["completedIndexes"]),
+        (&3.into(), &"0-2".into())
+    );
+    let runs = || {
+        let text = std::fs::read_to_string(agent.root.join("runs")).expect("they ran");
+        let lines: BTreeSet<String> = text.lines().map(str::to_owned).collect();
+        (text.lines().count(), lines)
+    };
+    let wanted = ["sum-0 0", "sum-1 1", "sum-2 2"].map(str::to_owned);
+    assert_eq!(runs(), (3, BTreeSet::from(wanted)));
+    let table = agent.ok(&["get", "jobs"]);
+    assert!(
+        table.contains("Complete") && table.contains("3/3"),
+        "{table}"
+    );
+    let page = agent.ok(&["describe", "job", "sum"]);
+    assert!(
+        page.contains("0 Active (0 Ready) / 3 Succeeded / 0 Failed"),
+        "{page}"
+    );
+
+    // A failing one ends, too, and its logs are there.
+    agent.write(
+        "bad.yaml",
+        &job("bad", "  backoffLimit: 0\n", "echo no luck; exit 3"),
+    );
+    let failed = wait_ended(&agent, "bad");
+    assert_eq!(
+        failed["status"]["conditions"][0]["reason"],
+        "BackoffLimitExceeded"
+    );
+    assert_eq!(agent.ok(&["logs", "job/bad"]), "no luck\n");
+
+    // Another agent knows, also without anything that a reboot removes.
+    agent.kill();
+    for pod in std::fs::read_dir(agent.root.join("run/pods")).expect("a folder") {
+        let manifest = pod.expect("an entry").path().join("pod.json");
+        std::fs::remove_file(manifest).expect("each has one");
+    }
+    agent.launch();
+    agent.write("bad.yaml", "");
+    let again = wait_ended(&agent, "sum");
+    assert_eq!(again["status"]["succeeded"], 3);
+    agent.write("last.yaml", &job("last", "", "echo last >>/out/runs"));
+    wait_ended(&agent, "last");
+    assert_eq!(runs().0, 4, "nothing ran again");
+    assert!(agent.ok(&["get", "pods"]).contains("last-0-0"));
+    let page = agent.ok(&["get", "all"]);
+    assert!(page.contains("job.batch/sum"), "{page}");
+}
+
 #[test]
 fn a_deployment_is_rolled_out_and_survives_its_agent() {
     let agent = agent();

@@ -88,6 +88,9 @@ pub enum Resource {
     /// ReplicationControllers.
     #[value(name = "replicationcontrollers", aliases = ["replicationcontroller", "rc"])]
     ReplicationControllers,
+    /// Jobs.
+    #[value(name = "jobs", aliases = ["job", "jobs.batch"])]
+    Jobs,
     /// Services.
     #[value(name = "services", aliases = ["service", "svc"])]
     Services,
@@ -138,6 +141,7 @@ impl Resource {
             Self::DaemonSets => Some(WorkloadKind::DaemonSet),
             Self::ReplicaSets => Some(WorkloadKind::ReplicaSet),
             Self::ReplicationControllers => Some(WorkloadKind::ReplicationController),
+            Self::Jobs => Some(WorkloadKind::Job),
             _ => None,
         }
     }
@@ -179,6 +183,9 @@ pub enum DescribeResource {
     /// A ReplicationController, with its pods.
     #[value(name = "replicationcontroller", aliases = ["replicationcontrollers", "rc"])]
     ReplicationController,
+    /// A Job, with its pods.
+    #[value(name = "job", aliases = ["jobs"])]
+    Job,
     /// A service.
     #[value(name = "service", aliases = ["services", "svc"])]
     Service,
@@ -214,6 +221,7 @@ impl DescribeResource {
             Self::DaemonSet => Some(WorkloadKind::DaemonSet),
             Self::ReplicaSet => Some(WorkloadKind::ReplicaSet),
             Self::ReplicationController => Some(WorkloadKind::ReplicationController),
+            Self::Job => Some(WorkloadKind::Job),
             _ => None,
         }
     }

@@ -3,8 +3,8 @@
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::super::target::{self, pod_name, pod_or_owner};
-use super::{DryRunArgs, NamespaceArgs};
-use crate::cli::error::Result;
+use super::{DryRunArgs, NamespaceArgs, Resource};
+use crate::cli::error::{CliError, Result};
 
 /// A kind that `delete` stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -154,6 +154,14 @@ pub struct DeleteArgs {
 impl DeleteArgs {
     /// Returns the named pods.
     pub(in crate::cli) fn names(&self) -> Result<Vec<String>> {
+        let kind = self
+            .what
+            .first()
+            .map_or("", |word| word.split('/').next().unwrap_or_default());
+        if Resource::from_str(kind, true).is_ok_and(|kind| kind.workload().is_some()) {
+            return Err(CliError::usage(format!("a {kind} goes with its file"))
+                .hint("remove its document from the manifest directory; `coracle get files` lists what is there"));
+        }
         let found = target::targets::<DeleteResource>(&self.what)?;
         Ok(found.into_iter().flat_map(|(_, names)| names).collect())
     }

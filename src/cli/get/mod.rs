@@ -69,7 +69,7 @@ pub(super) fn run(client: &Client, args: &GetArgs) -> Result<ExitCode> {
 /// Replaces kubectl's word for what people look for first.
 fn with_all(what: &[String]) -> Vec<String> {
     const ALL: &str =
-        "pods,services,deployments,statefulsets,daemonsets,replicasets,replicationcontrollers";
+        "pods,services,deployments,statefulsets,daemonsets,replicasets,replicationcontrollers,jobs";
     let mut what = what.to_vec();
     if let Some(first) = what.first_mut() {
         let kinds = first.split(',');
@@ -108,6 +108,7 @@ fn is_kubernetes(resource: Resource) -> bool {
         | Resource::DaemonSets
         | Resource::ReplicaSets
         | Resource::ReplicationControllers
+        | Resource::Jobs
         | Resource::Events => true,
         Resource::Images | Resource::Files => false,
     }
@@ -142,6 +143,7 @@ fn collection(args: &GetArgs, resource: Resource) -> String {
         Resource::DaemonSets => "daemonsets",
         Resource::ReplicaSets => "replicasets",
         Resource::ReplicationControllers => "replicationcontrollers",
+        Resource::Jobs => "jobs",
         Resource::PriorityClasses => {
             return "/apis/scheduling.k8s.io/v1/priorityclasses".to_owned();
         }

@@ -160,6 +160,7 @@ fn name(resource: Resource, item: &Value) -> String {
         Resource::DaemonSets => "daemonset.apps",
         Resource::ReplicaSets => "replicaset.apps",
         Resource::ReplicationControllers => "replicationcontroller",
+        Resource::Jobs => "job.batch",
         Resource::Events => "event",
         Resource::Images => return item["id"].as_str().unwrap_or_default().to_owned(),
         Resource::Files => return item["path"].as_str().unwrap_or_default().to_owned(),

@@ -175,7 +175,8 @@ fn columns(resource: Resource, wide: bool) -> (Vec<&'static str>, &'static [&'st
         | Resource::StatefulSets
         | Resource::DaemonSets
         | Resource::ReplicaSets
-        | Resource::ReplicationControllers => (Vec::new(), &[], |_, _, _| Vec::new()),
+        | Resource::ReplicationControllers
+        | Resource::Jobs => (Vec::new(), &[], |_, _, _| Vec::new()),
         Resource::Files => (
             vec!["FILE", "STATE", "PODS", "DOCUMENTS", "ERRORS", "WARNINGS"],
             &["KINDS", "FIRST PROBLEM"],

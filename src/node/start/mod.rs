@@ -34,7 +34,7 @@ use super::publish::Shown;
 use super::saved::Saved;
 use super::settings::{self, Sources};
 use super::shutdown::{self, Lock, NodeShutdown};
-use super::state_file::{self, StateFiles};
+use super::state_file::{self, KeptJobs, StateFiles};
 use super::{
     Input, Node, boot, exits, logging, preload, pressure, recover, resolver, state_format,
 };
@@ -303,7 +303,14 @@ impl Agent {
         let layout = &tools.config.layout;
         let incarnations: Incarnations = state_file::read(&layout.incarnations());
         let files = StateFiles::new(layout, &incarnations);
+        let kept: KeptJobs = state_file::read(&layout.jobs());
+        let rebooted = kept.boot_id != super::boot::id();
         let state = NodeState {
+            workloads: crate::plan::workload::Workloads::with_jobs(
+                &kept.jobs,
+                rebooted,
+                super::now(),
+            ),
             node: self.object.identity(),
             incarnations,
             former_holds: state_file::read(&layout.holds()),

@@ -5,16 +5,17 @@
 //! planner's own: a step is taken when a pod of a document has become ready, or unready, or is gone, and when a time is
 //! over that [`next`] names.
 
+pub mod job;
 mod stage;
 pub mod status;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::event::Desired;
 use super::state::Flag;
 use super::{Event, NodeFact, NodeState, Notice, PodState, Stamp, Step, Time, bundle};
-use crate::spec::{PodSpec, PodUid, Workload, WorkloadKey};
+use crate::spec::{PodSpec, PodUid, Workload, WorkloadKey, WorkloadKind};
 use crate::types::Gather;
 
 /// What is known of documents that stand for pods.
@@ -26,6 +27,8 @@ pub struct Workloads {
     staged: BTreeMap<PodUid, Arc<PodSpec>>,
     /// How far each of them is.
     progress: BTreeMap<WorkloadKey, Progress>,
+    /// What Jobs have achieved.
+    pub jobs: job::Jobs,
     /// A step may have become possible.
     due: bool,
     /// When a step becomes possible if nothing happens.
@@ -63,6 +66,15 @@ struct Progress {
     progressing: Flag,
 }
 
+impl Workloads {
+    /// What was kept of Jobs from before the agent restart or reboot; with `rebooted` its times mean nothing.
+    pub fn with_jobs(kept: &[(WorkloadKey, job::JobRecord)], rebooted: bool, now: Stamp) -> Self {
+        let mut workloads = Self::default();
+        workloads.jobs.recovered(kept, rebooted, now);
+        workloads
+    }
+}
+
 impl Progress {
     fn new(workload: &Workload, now: Stamp) -> Self {
         let flag = |yes| Flag {
@@ -87,7 +99,7 @@ impl Progress {
 }
 
 /// What of a pod decides about steps.
-type Standing = (bool, bool, bool, bool);
+type Standing = (bool, bool, bool, bool, u32);
 
 fn standing(pod: &PodState) -> Standing {
     (
@@ -95,7 +107,17 @@ fn standing(pod: &PodState) -> Standing {
         pod.stopping().is_some(),
         pod.hold().is_some(),
         pod.finished(),
+        match of_job(&pod.spec) {
+            Some(_) => job::restarts(pod),
+            None => 0,
+        },
     )
+}
+
+/// The Job that a pod belongs to.
+fn of_job(pod: &PodSpec) -> Option<&WorkloadKey> {
+    let key = pod.workload.as_ref()?;
+    (key.kind == WorkloadKind::Job).then_some(key)
 }
 
 /// A terminating pod is not ready, although its containers still run; nor is one that still runs another image.
@@ -122,16 +144,27 @@ impl NodeState {
     pub(super) fn desired_changed(&mut self, desired: &Desired, now: Stamp, out: &mut Vec<Notice>) {
         let workloads = &mut self.workloads;
         workloads.changes += 1;
-        if desired.workloads.is_empty() {
+        let jobs = |desired: &Desired| -> BTreeSet<WorkloadKey> {
+            let of_pods = desired.pods.values().filter_map(|pod| of_job(pod));
+            of_pods.cloned().collect()
+        };
+        let (jobs, jobs_before) = (jobs(desired), workloads.asked.as_ref().map(jobs));
+        let asked = |key: &WorkloadKey| jobs.contains(key);
+        workloads
+            .jobs
+            .retain(asked, &jobs_before.unwrap_or_default());
+        if desired.workloads.is_empty() && jobs.is_empty() {
             *workloads = Workloads {
                 changes: workloads.changes,
+                jobs: std::mem::take(&mut workloads.jobs),
                 ..Workloads::default()
             };
             return self.want(desired, now, out);
         }
         let known = std::mem::take(&mut workloads.progress);
         let mut known: BTreeMap<_, _> = known;
-        for (key, workload) in &desired.workloads {
+        let rolled_out = desired.workloads.iter().filter(|(_, w)| w.job.is_none());
+        for (key, workload) in rolled_out {
             let mut progress = (known.remove(key)).unwrap_or_else(|| Progress::new(workload, now));
             if progress.revision != workload.revision || progress.replicas != workload.pods.len() {
                 let fresh = Progress::new(workload, now);
@@ -198,13 +231,28 @@ impl NodeState {
         let mut progress = std::mem::take(&mut self.workloads.progress);
         let keys = asked.pods.values().map(|pod| (&pod.key, pod));
         let asked_pods: BTreeMap<_, _> = keys.gather();
+        let mut jobs = std::mem::take(&mut self.workloads.jobs);
         // Pods of a document that cannot be read any more go on as they are.
-        let staged = |key: &WorkloadKey| asked.workloads.contains_key(key);
+        let staged =
+            |key: &WorkloadKey| asked.workloads.contains_key(key) || key.kind == WorkloadKind::Job;
         let mut pods: BTreeMap<PodUid, Arc<_>> = (asked.pods.iter())
             .filter(|(_, pod)| !pod.workload.as_ref().is_some_and(staged))
             .map(|(uid, pod)| (uid.clone(), Arc::clone(pod)))
             .gather();
+        let unread = asked.pods.values().filter_map(|pod| of_job(pod));
+        let unread = unread.filter(|key| !asked.workloads.contains_key(key));
+        for pod in unread.flat_map(|key| job::Jobs::unread(self, key)) {
+            pods.insert(pod.uid.clone(), Arc::clone(pod));
+        }
         for (key, workload) in &asked.workloads {
+            if let Some(job) = &workload.job {
+                let first = workload.pods.first();
+                let first = first.and_then(|first| asked_pods.get(first).copied());
+                let (wanted, wake) = jobs.turn(self, (workload, job), first, now);
+                pods.extend(wanted.into_iter().map(|pod| (pod.uid.clone(), pod)));
+                self.workloads.wake = self.workloads.wake.into_iter().chain(wake).min();
+                continue;
+            }
             let Some(progress) = progress.get_mut(key) else {
                 continue;
             };
@@ -224,6 +272,7 @@ impl NodeState {
         };
         self.workloads.asked = Some(asked);
         self.workloads.progress = progress;
+        self.workloads.jobs = jobs;
         desired
     }
 }

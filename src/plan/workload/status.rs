@@ -9,6 +9,9 @@ use crate::spec::{Workload, WorkloadKind};
 
 /// Returns a document's `status`; `None` before the files were read.
 pub fn of(state: &NodeState, workload: &Workload) -> Option<Value> {
+    if let Some(job) = &workload.job {
+        return state.workloads.jobs.status(state, workload, job);
+    }
     let progress = state.workloads.progress.get(&workload.key)?;
     let all = progress.replicas_here;
     let here = &progress.figures;
@@ -36,6 +39,7 @@ pub fn of(state: &NodeState, workload: &Workload) -> Option<Value> {
             "updatedReplicas": here.updated,
             "updateRevision": format!("{}-{}", workload.key.name, workload.revision),
         }),
+        WorkloadKind::Job => return None,
         WorkloadKind::DaemonSet => json!({
             "desiredNumberScheduled": all,
             "currentNumberScheduled": replicas,

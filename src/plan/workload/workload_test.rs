@@ -10,9 +10,9 @@ use crate::spec::{Condition, ConditionStatus, PodUid, WorkloadKey};
 use crate::types::{Effective, Exit, Stamp, Time, Wall};
 
 /// A node whose pods do as the test says.
-struct World {
-    state: NodeState,
-    now: Stamp,
+pub(super) struct World {
+    pub(super) state: NodeState,
+    pub(super) now: Stamp,
 }
 
 /// A document; the letter is its template.
@@ -29,7 +29,7 @@ fn document(kind: &str, letter: char, replicas: usize, more: &str) -> String {
 }
 
 impl World {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
             state: NodeState::default(),
             now: Stamp {
@@ -39,7 +39,7 @@ impl World {
         }
     }
 
-    fn read(&mut self, text: &str) {
+    pub(super) fn read(&mut self, text: &str) {
         let found = documents(text.as_bytes(), "f", &ConvertContext::of("n")).unwrap();
         let pods = found.pods.into_iter();
         let workloads = found.workloads.into_iter();
@@ -51,7 +51,7 @@ impl World {
         self.tell(Event::Node(NodeFact::DesiredChanged(desired)));
     }
 
-    fn tell(&mut self, event: Event) {
+    pub(super) fn tell(&mut self, event: Event) {
         self.state.apply(&event, self.now);
         self.work();
     }
@@ -140,7 +140,7 @@ impl World {
         self.state.apply(&outcome, self.now);
     }
 
-    fn pass(&mut self, ms: u64) {
+    pub(super) fn pass(&mut self, ms: u64) {
         self.now.time = self.now.time.plus(ms);
         self.work();
     }
@@ -183,7 +183,7 @@ impl World {
     }
 
     /// The pods on their way out are gone.
-    fn gone(&mut self) {
+    pub(super) fn gone(&mut self) {
         let stopping = self.state.pods.values().filter(|p| p.stopping().is_some());
         let stopping: Vec<PodUid> = stopping.map(|p| p.spec.uid.clone()).collect();
         for uid in stopping {
@@ -225,7 +225,7 @@ impl World {
         ready.count()
     }
 
-    fn status(&self) -> serde_json::Value {
+    pub(super) fn status(&self) -> serde_json::Value {
         let desired = self.state.desired.as_ref().unwrap();
         let workload = desired.workloads.values().next().unwrap();
         super::status::of(&self.state, workload).unwrap()

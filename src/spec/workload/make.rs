@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::written::{self, RollingUpdate, Spec, Strategy, Written};
-use super::{MAX_REPLICAS, STEADY_MS, Update, Workload, WorkloadKey, WorkloadKind, selector};
+use super::{MAX_REPLICAS, STEADY_MS, Update, Workload, WorkloadKey, WorkloadKind, job, selector};
 use crate::spec::configuration::{self, Object};
 use crate::spec::decode::decode;
 use crate::spec::error::{Path, Report};
@@ -147,9 +147,9 @@ pub(in crate::spec) fn make(
     report.settle(&names.field("name"));
     report.settle(&names.field("namespace"));
     check_selector(kind, &spec, &pod, &at, report);
-    check_template(&pod, &at.field("template").field("spec"), report);
+    check_template(kind, &pod, &at.field("template").field("spec"), report);
     let replicas = match kind {
-        WorkloadKind::DaemonSet => 1,
+        WorkloadKind::DaemonSet | WorkloadKind::Job => 1,
         _ => replicas(&spec, &at, report),
     };
     let update = match kind {
@@ -159,12 +159,21 @@ pub(in crate::spec) fn make(
         }
         WorkloadKind::StatefulSet => stateful(&spec, &at.field("updateStrategy"), report),
         WorkloadKind::DaemonSet => daemon(&spec, &at.field("updateStrategy"), report),
+        WorkloadKind::Job => Update::Recreate,
     };
     let (min_ready_ms, progress_deadline_ms) = times(kind, &spec, &at, report);
     if kind == WorkloadKind::StatefulSet {
         check_stateful(&spec, &at, report);
     }
-    let revision = uid::short(&pod);
+    let job = (kind == WorkloadKind::Job).then(|| Box::new(job::job(&spec, &pod, &at, report)));
+    let revision = match &job {
+        Some(job) => {
+            let edition = job::edition(&pod, job, &metadata);
+            job::prepare(&mut pod, &key, &edition, job.indexed);
+            edition.to_string()
+        }
+        None => uid::short(&pod),
+    };
     let labels = pod.metadata.labels.get_or_insert_default();
     labels.insert(kind.hash_label().to_owned(), revision.clone());
     pod.metadata.namespace = Some(key.namespace.clone());
@@ -182,6 +191,7 @@ pub(in crate::spec) fn make(
             ),
             progress_deadline_ms,
             paused: spec.paused,
+            job,
             manifest,
             pods: Vec::new(),
             revision,
@@ -229,6 +239,8 @@ impl Made {
         let name = match key.kind {
             WorkloadKind::DaemonSet => format!("{}-{revision}", key.name),
             WorkloadKind::StatefulSet => format!("{}-{ordinal}", key.name),
+            // It has one already.
+            WorkloadKind::Job => return pod,
             _ => format!("{}-{revision}-{ordinal}", key.name),
         };
         pod.metadata.name = Some(name.clone());
@@ -320,6 +332,10 @@ fn key(
         true => names::dns_label(&name),
         false => names::dns_subdomain(&name),
     };
+    let problem = match kind == WorkloadKind::Job && name.len() > 63 {
+        true => Some("must be no more than 63 characters".into()),
+        false => problem,
+    };
     match (name.as_str(), problem) {
         ("", _) => report.error(&at, "Required value: name or generateName is required"),
         (name, Some(problem)) => report.invalid(&at, name, problem),
@@ -354,10 +370,10 @@ fn check_selector(kind: WorkloadKind, spec: &Spec, pod: &Pod, path: &Path<'_>, r
     let at_labels = path.field("template");
     let at_labels = at_labels.field("metadata");
     let at_labels = at_labels.field("labels");
-    let controller = kind == WorkloadKind::ReplicationController;
+    let controller = kind == WorkloadKind::ReplicationController || kind == WorkloadKind::Job;
     let Some(chosen) = &spec.selector else {
         match controller {
-            true if labels.is_empty() => report.required(&at),
+            true if labels.is_empty() && kind != WorkloadKind::Job => report.required(&at),
             true => {}
             false => report.error_hint(
                 &at,
@@ -380,9 +396,16 @@ fn check_selector(kind: WorkloadKind, spec: &Spec, pod: &Pod, path: &Path<'_>, r
     }
 }
 
-fn check_template(pod: &Pod, path: &Path<'_>, report: &Report) {
+fn check_template(kind: WorkloadKind, pod: &Pod, path: &Path<'_>, report: &Report) {
     let Some(spec) = &pod.spec else { return };
     let policy = spec.restart_policy.as_deref().unwrap_or("Always");
+    if kind == WorkloadKind::Job {
+        if policy == "Always" {
+            let at = path.field("restartPolicy");
+            report.unsupported(&at, policy, &["OnFailure", "Never"]);
+        }
+        return;
+    }
     if policy != "Always" {
         report.unsupported(&path.field("restartPolicy"), policy, &["Always"]);
     }
@@ -628,7 +651,8 @@ fn amount(given: &IntOrString, (of, up): (u32, bool), path: &Path<'_>, report: &
     }
 }
 
-fn not_negative(given: i32, path: &Path<'_>, report: &Report) {
+pub(super) fn not_negative<T: Into<i64>>(given: T, path: &Path<'_>, report: &Report) {
+    let given = given.into();
     if given < 0 {
         report.invalid(path, given, "must be greater than or equal to 0");
     }

@@ -1,7 +1,8 @@
-//! Workload documents: Deployments, ReplicaSets, ReplicationControllers, StatefulSets and DaemonSets. Each stands for
+//! Workload documents: Deployments, ReplicaSets, ReplicationControllers, StatefulSets, DaemonSets and Jobs. Each stands for
 //! pods of its template, which are made here, once, with all their names: `plan/workload/` decides when each of them comes
 //! and goes. The rules and messages are the API server's (`pkg/apis/apps/validation`).
 
+pub mod job;
 mod make;
 mod selector;
 mod written;
@@ -10,10 +11,12 @@ use std::fmt;
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::{Deserialize, Serialize};
 
 use super::pod::{PodKey, PodSpec, PodUid};
 use super::uid;
 
+pub use job::Job;
 pub(super) use make::{make, read};
 
 /// Limit of pods of one document: one node runs no more.
@@ -29,7 +32,7 @@ const STEADY_MS: u64 = 10_000;
 pub const ROLLBACK: &str = "coracle.dev/rollback";
 
 /// A kind of document that stands for pods.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum WorkloadKind {
     /// `Deployment`.
     Deployment,
@@ -41,16 +44,19 @@ pub enum WorkloadKind {
     StatefulSet,
     /// `DaemonSet`.
     DaemonSet,
+    /// `Job`.
+    Job,
 }
 
 impl WorkloadKind {
     /// All of them.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Deployment,
         Self::ReplicaSet,
         Self::ReplicationController,
         Self::StatefulSet,
         Self::DaemonSet,
+        Self::Job,
     ];
 
     /// `kind` of a document.
@@ -61,6 +67,7 @@ impl WorkloadKind {
             Self::ReplicationController => "ReplicationController",
             Self::StatefulSet => "StatefulSet",
             Self::DaemonSet => "DaemonSet",
+            Self::Job => "Job",
         }
     }
 
@@ -68,6 +75,7 @@ impl WorkloadKind {
     pub fn version(self) -> &'static str {
         match self {
             Self::ReplicationController => "v1",
+            Self::Job => "batch/v1",
             Self::Deployment | Self::ReplicaSet | Self::StatefulSet | Self::DaemonSet => "apps/v1",
         }
     }
@@ -88,12 +96,13 @@ impl WorkloadKind {
         match self {
             Self::Deployment | Self::ReplicaSet | Self::ReplicationController => TEMPLATE_HASH,
             Self::StatefulSet | Self::DaemonSet => REVISION_HASH,
+            Self::Job => job::CONTROLLER_UID,
         }
     }
 }
 
 /// Which document: its kind, namespace and name.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct WorkloadKey {
     /// The kind.
     pub kind: WorkloadKind,
@@ -177,6 +186,8 @@ pub struct Workload {
     pub progress_deadline_ms: Option<u64>,
     /// Nothing is rolled out.
     pub paused: bool,
+    /// Its pods are to end.
+    pub job: Option<Box<Job>>,
     /// The document as it is shown, without status: JSON.
     pub manifest: Arc<str>,
 }

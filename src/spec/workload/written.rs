@@ -5,8 +5,10 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 use super::WorkloadKind;
+use super::job::Policy;
 
 /// A document without its template.
 #[derive(Debug, Default, Deserialize)]
@@ -33,6 +35,20 @@ pub(super) struct Spec {
     pub(super) volume_claim_templates: Vec<PersistentVolumeClaim>,
     pub(super) persistent_volume_claim_retention_policy: Retention,
     pub(super) ordinals: Ordinals,
+    pub(super) completions: Option<i32>,
+    pub(super) parallelism: Option<i32>,
+    pub(super) completion_mode: String,
+    pub(super) backoff_limit: Option<i32>,
+    pub(super) backoff_limit_per_index: Option<i32>,
+    pub(super) max_failed_indexes: Option<i32>,
+    pub(super) active_deadline_seconds: Option<i64>,
+    pub(super) ttl_seconds_after_finished: Option<i32>,
+    pub(super) suspend: bool,
+    pub(super) manual_selector: Option<bool>,
+    pub(super) pod_failure_policy: Option<Policy>,
+    pub(super) pod_replacement_policy: String,
+    pub(super) success_policy: Option<IgnoredAny>,
+    pub(super) managed_by: Option<IgnoredAny>,
 }
 
 /// How pods of an earlier template are replaced.
@@ -96,6 +112,24 @@ pub(super) fn fields(kind: WorkloadKind) -> &'static [&'static str] {
             "volumeClaimTemplates",
             "persistentVolumeClaimRetentionPolicy",
             "ordinals",
+        ],
+        WorkloadKind::Job => &[
+            "selector",
+            "template",
+            "completions",
+            "parallelism",
+            "completionMode",
+            "backoffLimit",
+            "backoffLimitPerIndex",
+            "maxFailedIndexes",
+            "activeDeadlineSeconds",
+            "ttlSecondsAfterFinished",
+            "suspend",
+            "manualSelector",
+            "podFailurePolicy",
+            "podReplacementPolicy",
+            "successPolicy",
+            "managedBy",
         ],
         WorkloadKind::DaemonSet => &[
             "selector",

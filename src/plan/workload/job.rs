@@ -1,0 +1,560 @@
+//! Jobs: which pods of them are wanted now, and what has become of those that ended (Kubernetes docs: Jobs; upstream's
+//! `pkg/controller/job`). What was achieved is kept in a [`JobRecord`], which outlasts agent restarts and reboots: it
+//! stays achieved until the file asks for another edition of the Job.
+//!
+//! ```text
+//! pod ends ─► its number is counted: the index has succeeded ──all of them──► complete
+//!                                 or failed ─► back-off ─► the index's next pod
+//!                                            └ too often, or a rule says so ─► the Job has failed, its pods stop
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::plan::state::{ContainerState, Role};
+use crate::plan::status::{self, Phase};
+use crate::plan::verdict::Cause;
+use crate::plan::{NodeState, PodState, Stamp, Time};
+use crate::spec::workload::job::{self, Action, Job, When};
+use crate::spec::{PodKey, PodSpec, RestartPolicy, Workload, WorkloadKey};
+
+/// The wait for the pod after a failed one; each failure in a row doubles it.
+const BACKOFF_MS: u64 = 10_000;
+const MAX_BACKOFF_MS: u64 = 600_000;
+
+/// So many pods that have ended are kept for their logs.
+const KEPT: usize = 100;
+
+/// Records of so many Jobs are kept of which no file speaks: it may be on a disk that is not there yet.
+const MAX_STRAY: usize = 1_000;
+
+/// What a Job has achieved.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct JobRecord {
+    /// Of which edition: [`Workload::revision`].
+    edition: String,
+    /// When it started; `None` while it is suspended.
+    started: Option<Stamp>,
+    /// The indexes that have succeeded.
+    succeeded: BTreeSet<u32>,
+    /// The indexes that have failed.
+    failed_indexes: BTreeSet<u32>,
+    /// The number of failed pods that count, by index.
+    failures: BTreeMap<u32, u32>,
+    /// The number of the next pod of an index that had some.
+    next: BTreeMap<u32, u32>,
+    /// Failures since the last success, and when the newest was.
+    in_row: u32,
+    failed_at: Option<Time>,
+    /// How it ended.
+    ended: Option<End>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct End {
+    complete: bool,
+    reason: String,
+    message: String,
+    at: Stamp,
+}
+
+/// All Jobs.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Jobs {
+    records: BTreeMap<WorkloadKey, JobRecord>,
+    /// Pods that are wanted and do not exist yet.
+    made: BTreeMap<PodKey, Arc<PodSpec>>,
+    /// Grows with every change of a record.
+    pub changes: u64,
+}
+
+/// A pod of this edition.
+struct Own<'s> {
+    pod: &'s PodState,
+    index: u32,
+    number: u32,
+    /// It is over: whether it has succeeded.
+    over: Option<bool>,
+}
+
+impl Own<'_> {
+    fn runs(&self) -> bool {
+        self.over.is_none() && self.pod.stopping().is_none()
+    }
+}
+
+/// Whether the pod is over, and has succeeded. What the node has done to it does not count.
+fn over(pod: &PodState) -> Option<bool> {
+    let verdict = pod.verdict.as_ref().map(|verdict| verdict.cause);
+    if pod.stopping().is_some() || !matches!(verdict, None | Some(Cause::DeadlineExceeded)) {
+        return None;
+    }
+    match status::phase(pod) {
+        Phase::Succeeded => Some(true),
+        Phase::Failed => Some(false),
+        Phase::Pending | Phase::Running => None,
+    }
+}
+
+fn own<'s>(state: &'s NodeState, workload: &Workload) -> Vec<Own<'s>> {
+    let of_edition = |pod: &&PodState| {
+        pod.spec.workload.as_ref() == Some(&workload.key)
+            && pod.spec.revision() == Some(workload.revision.as_str())
+    };
+    let pods = state.pods.values().filter(of_edition);
+    let mut own: Vec<Own<'s>> = pods
+        .filter_map(|pod| {
+            let (index, number) = job::place(&pod.spec)?;
+            let over = over(pod);
+            Some(Own {
+                pod,
+                index,
+                number,
+                over,
+            })
+        })
+        .collect();
+    own.sort_unstable_by_key(|own| (own.index, own.number));
+    own
+}
+
+/// How often containers of these pods were restarted.
+pub(super) fn restarts(pod: &PodState) -> u32 {
+    let counts = |c: &&ContainerState| c.role != Role::Ephemeral;
+    let all = pod.containers.iter().filter(counts);
+    all.map(|c| c.restart_count()).fold(0, u32::saturating_add)
+}
+
+impl Jobs {
+    /// What was kept from before the agent restart or reboot; with `rebooted` its times mean nothing.
+    pub(super) fn recovered(
+        &mut self,
+        kept: &[(WorkloadKey, JobRecord)],
+        rebooted: bool,
+        now: Stamp,
+    ) {
+        for (key, record) in kept {
+            let mut record = record.clone();
+            if rebooted {
+                record.failed_at = record.failed_at.map(|_| now.time);
+                let ended = record.ended.as_mut().map(|ended| &mut ended.at);
+                for stamp in record.started.as_mut().into_iter().chain(ended) {
+                    stamp.time = now.time;
+                }
+            }
+            self.records.insert(key.clone(), record);
+        }
+    }
+
+    /// The records, to be kept.
+    pub fn records(&self) -> Vec<(WorkloadKey, JobRecord)> {
+        let all = self.records.iter();
+        all.map(|(key, record)| (key.clone(), record.clone()))
+            .collect()
+    }
+
+    /// Forgets Jobs that files asked for before and do not any more.
+    pub(super) fn retain(
+        &mut self,
+        asked: impl Fn(&WorkloadKey) -> bool,
+        asked_before: &BTreeSet<WorkloadKey>,
+    ) {
+        let before = self.records.len();
+        self.records
+            .retain(|key, _| asked(key) || !asked_before.contains(key));
+        let stray: Vec<WorkloadKey> = self
+            .records
+            .keys()
+            .filter(|key| !asked(key))
+            .cloned()
+            .collect();
+        for key in stray.iter().skip(MAX_STRAY) {
+            self.records.remove(key);
+        }
+        self.changes += u64::from(before != self.records.len());
+    }
+
+    /// The pods that are wanted now, and when that may change if nothing happens. `first` is the Job's first pod, of which
+    /// the others are made.
+    pub(super) fn turn(
+        &mut self,
+        state: &NodeState,
+        (workload, job): (&Workload, &Job),
+        first: Option<&Arc<PodSpec>>,
+        now: Stamp,
+    ) -> (Vec<Arc<PodSpec>>, Option<Time>) {
+        let record = self.records.entry(workload.key.clone()).or_default();
+        let before = record.clone();
+        if record.edition != workload.revision {
+            *record = JobRecord {
+                edition: workload.revision.clone(),
+                ..JobRecord::default()
+            };
+        }
+        let own = own(state, workload);
+        record.count(job, &own, now);
+        if record.ended.is_none() {
+            record.started = match job.suspended {
+                true => None,
+                false => record.started.or(Some(now)),
+            };
+            record.ended = record.end(job, &own, now);
+        }
+        let mut wake = vec![record.ends_at(job)];
+        let mut wanted = record.finished(job, &own, now, &mut wake);
+        let (running, new) = match record.ended.is_some() || job.suspended {
+            true => (Vec::new(), Vec::new()),
+            false => record.at_work(job, &own, now, &mut wake),
+        };
+        wanted.extend(running);
+        // A pod of an earlier edition may still have the name.
+        let taken = state.pods.values().map(|pod| &pod.spec.key);
+        let taken: BTreeSet<&PodKey> = taken.collect();
+        let mut made = BTreeMap::new();
+        for (index, number) in new {
+            let Some(first) = first else { continue };
+            let name = first.key.name.strip_suffix("0-0").unwrap_or_default();
+            let key = PodKey {
+                namespace: first.key.namespace.clone(),
+                name: format!("{name}{index}-{number}"),
+            };
+            if taken.contains(&key) {
+                continue;
+            }
+            let known = self.made.get(&key).cloned();
+            let known = known.filter(|known| known.revision() == Some(workload.revision.as_str()));
+            let pod = known.or_else(|| match (index, number) {
+                (0, 0) => Some(Arc::clone(first)),
+                _ => first.of_job(index, number).map(Arc::new),
+            });
+            let Some(pod) = pod else { continue };
+            made.insert(key, Arc::clone(&pod));
+            wanted.push(pod);
+        }
+        let of_others = |pod: &Arc<PodSpec>| pod.workload.as_ref() != Some(&workload.key);
+        self.made.retain(|_, pod| of_others(pod));
+        self.made.append(&mut made);
+        self.changes += u64::from(*record != before);
+        let wake = wake.into_iter().flatten().filter(|at| *at > now.time).min();
+        (wanted, wake)
+    }
+
+    /// The pods of a Job that cannot be read at the moment: those that there are.
+    pub(super) fn unread<'s>(
+        state: &'s NodeState,
+        key: &WorkloadKey,
+    ) -> impl Iterator<Item = &'s Arc<PodSpec>> {
+        let own = move |pod: &&PodState| {
+            pod.spec.workload.as_ref() == Some(key) && pod.stopping().is_none()
+        };
+        let own: Vec<_> = state
+            .pods
+            .values()
+            .filter(own)
+            .map(PodState::wanted)
+            .collect();
+        own.into_iter()
+    }
+
+    /// The Job's `status`; `None` before the files were read.
+    pub(super) fn status(
+        &self,
+        state: &NodeState,
+        workload: &Workload,
+        job: &Job,
+    ) -> Option<Value> {
+        let record = self.records.get(&workload.key)?;
+        let own = own(state, workload);
+        let running: Vec<_> = own.iter().filter(|own| own.runs()).collect();
+        let ready = running.iter().filter(|own| super::is_ready(own.pod));
+        let going = own.iter().filter(|own| own.pod.stopping().is_some());
+        let mut shown = json!({
+            "active": running.len(),
+            "ready": ready.count(),
+            "terminating": going.count(),
+            "succeeded": record.succeeded.len(),
+            "failed": record.failed(),
+            "uncountedTerminatedPods": {},
+        });
+        if let Some(started) = record.started {
+            shown["startTime"] = json!(status::time(started.wall));
+        }
+        if job.indexed {
+            shown["completedIndexes"] = json!(ranges(&record.succeeded));
+            if job.backoff_limit_per_index.is_some() {
+                shown["failedIndexes"] = json!(ranges(&record.failed_indexes));
+            }
+        }
+        let conditions = match &record.ended {
+            Some(end) => {
+                let at = status::time(end.at.wall);
+                if end.complete {
+                    shown["completionTime"] = json!(at);
+                }
+                let kind = if end.complete { "Complete" } else { "Failed" };
+                vec![condition(kind, &end.reason, &end.message, &json!(at))]
+            }
+            None if job.suspended => vec![condition(
+                "Suspended",
+                "JobSuspended",
+                "Job suspended",
+                &Value::Null,
+            )],
+            None => Vec::new(),
+        };
+        shown["conditions"] = json!(conditions);
+        Some(shown)
+    }
+}
+
+fn condition(kind: &str, reason: &str, message: &str, at: &Value) -> Value {
+    json!({
+        "type": kind,
+        "status": "True",
+        "reason": reason,
+        "message": message,
+        "lastProbeTime": at,
+        "lastTransitionTime": at,
+    })
+}
+
+/// Numbers in the notation of `status.completedIndexes`: `1,3-5,7`.
+fn ranges(numbers: &BTreeSet<u32>) -> String {
+    let mut text = String::new();
+    let mut all = numbers.iter().copied().peekable();
+    while let Some(first) = all.next() {
+        let mut last = first;
+        while let Some(next) = all.next_if_eq(&(last + 1)) {
+            last = next;
+        }
+        let gap = if text.is_empty() { "" } else { "," };
+        text += &match last - first {
+            0 => format!("{gap}{first}"),
+            // As upstream writes two in a row.
+            1 => format!("{gap}{first},{last}"),
+            _ => format!("{gap}{first}-{last}"),
+        };
+    }
+    text
+}
+
+impl JobRecord {
+    fn failed(&self) -> u32 {
+        self.failures
+            .values()
+            .fold(0, |sum, n| sum.saturating_add(*n))
+    }
+
+    /// Takes note of the pods that have ended since.
+    fn count(&mut self, job: &Job, own: &[Own<'_>], now: Stamp) {
+        for own in own {
+            let Some(succeeded) = own.over else { continue };
+            let next = self.next.get(&own.index).copied().unwrap_or(0);
+            if own.number < next || self.ended.is_some() {
+                continue;
+            }
+            self.next.insert(own.index, own.number.saturating_add(1));
+            if succeeded {
+                self.succeeded.insert(own.index);
+                (self.in_row, self.failed_at) = (0, None);
+                continue;
+            }
+            // Also one that is ignored must not be started again and again without a pause.
+            self.in_row = self.in_row.saturating_add(1);
+            self.failed_at = Some(now.time);
+            let fits = job.rules.iter().enumerate();
+            let mut fits = fits
+                .filter_map(|(at, rule)| Some((at, rule.action, fits_rule(&rule.when, own.pod)?)));
+            let rule = fits.next();
+            let action = rule
+                .as_ref()
+                .map_or(Action::Count, |(_, action, _)| *action);
+            if action == Action::Ignore {
+                continue;
+            }
+            let failures = self.failures.entry(own.index).or_default();
+            *failures = failures.saturating_add(1);
+            let limit = job.backoff_limit_per_index;
+            if action == Action::FailIndex || limit.is_some_and(|limit| *failures > limit) {
+                self.failed_indexes.insert(own.index);
+            }
+            if let Some((at, Action::FailJob, why)) = rule {
+                let message = format!("{why} matching FailJob rule at index {at}");
+                self.ended = Some(failed("PodFailurePolicy", message, now));
+            }
+        }
+    }
+
+    /// How the Job has ended, if it has.
+    fn end(&self, job: &Job, own: &[Own<'_>], now: Stamp) -> Option<End> {
+        if let Some(ended) = &self.ended {
+            return Some(ended.clone());
+        }
+        if job.suspended {
+            return None;
+        }
+        let running = || own.iter().filter(|own| own.over.is_none());
+        let in_place =
+            running().filter(|own| own.pod.spec.restart_policy == RestartPolicy::OnFailure);
+        let restarts = in_place
+            .map(|own| restarts(own.pod))
+            .fold(0, u32::saturating_add);
+        let too_many = restarts > 0 && restarts >= job.backoff_limit;
+        let complete = match job.completions {
+            Some(wanted) => self.succeeded.len() >= wanted as usize,
+            None => !self.succeeded.is_empty() && running().next().is_none(),
+        };
+        let over =
+            |wanted: u32| self.succeeded.len() + self.failed_indexes.len() >= wanted as usize;
+        let many = |most: u32| self.failed_indexes.len() > most as usize;
+        let (reason, message) = match () {
+            () if complete => {
+                return Some(End {
+                    complete: true,
+                    reason: "CompletionsReached".to_owned(),
+                    message: "Reached expected number of succeeded pods".to_owned(),
+                    at: now,
+                });
+            }
+            () if too_many || self.failed() > job.backoff_limit => (
+                "BackoffLimitExceeded",
+                "Job has reached the specified backoff limit",
+            ),
+            () if self.ends_at(job).is_some_and(|at| at <= now.time) => (
+                "DeadlineExceeded",
+                "Job was active longer than specified deadline",
+            ),
+            () if job.max_failed_indexes.is_some_and(many) => (
+                "MaxFailedIndexesExceeded",
+                "Job has exceeded the specified maximal number of failed indexes",
+            ),
+            () if !self.failed_indexes.is_empty() && job.completions.is_some_and(over) => {
+                ("FailedIndexes", "Job has failed indexes")
+            }
+            () => return None,
+        };
+        Some(failed(reason, message.to_owned(), now))
+    }
+
+    /// When it will have been active for too long.
+    fn ends_at(&self, job: &Job) -> Option<Time> {
+        let started = self.started.filter(|_| self.ended.is_none())?;
+        Some(started.time.plus(job.deadline_ms?))
+    }
+
+    /// The pods that have ended and stay for a while.
+    fn finished(
+        &self,
+        job: &Job,
+        own: &[Own<'_>],
+        now: Stamp,
+        wake: &mut Vec<Option<Time>>,
+    ) -> Vec<Arc<PodSpec>> {
+        let ttl = self.ended.as_ref().zip(job.ttl_ms);
+        let goes_at = ttl.map(|(ended, ttl)| ended.at.time.plus(ttl));
+        wake.push(goes_at);
+        if goes_at.is_some_and(|at| at <= now.time) {
+            return Vec::new();
+        }
+        let over = own.iter().rev().filter(|own| own.over.is_some());
+        over.take(KEPT)
+            .map(|own| Arc::clone(own.pod.wanted()))
+            .collect()
+    }
+
+    /// The pods that go on, and the places of new ones.
+    fn at_work(
+        &self,
+        job: &Job,
+        own: &[Own<'_>],
+        now: Stamp,
+        wake: &mut Vec<Option<Time>>,
+    ) -> (Vec<Arc<PodSpec>>, Vec<(u32, u32)>) {
+        let closed =
+            |index: &u32| self.succeeded.contains(index) || self.failed_indexes.contains(index);
+        let room = match job.completions {
+            Some(wanted) => {
+                let left = (wanted as usize)
+                    .saturating_sub(self.succeeded.len() + self.failed_indexes.len());
+                left.min(job.parallelism as usize)
+            }
+            None => job.parallelism as usize,
+        };
+        let running = own.iter().filter(|own| own.runs() && !closed(&own.index));
+        let running: Vec<&Own<'_>> = running.take(room).collect();
+        let here: Vec<Arc<PodSpec>> = running
+            .iter()
+            .map(|own| Arc::clone(own.pod.wanted()))
+            .collect();
+        // Those on their way out still take their places.
+        let going = own
+            .iter()
+            .filter(|own| own.pod.stopping().is_some())
+            .count();
+        let free = room.saturating_sub(here.len() + going);
+        let indexes = match job.completions {
+            Some(wanted) => 0..wanted,
+            None if self.succeeded.is_empty() => 0..job.parallelism,
+            None => 0..0,
+        };
+        let factor = 1u64 << self.in_row.saturating_sub(1).min(32);
+        let wait = BACKOFF_MS.saturating_mul(factor).min(MAX_BACKOFF_MS);
+        let retry = self.failed_at.map(|at| at.plus(wait));
+        if free == 0 || retry.is_some_and(|at| at > now.time) {
+            wake.push(retry);
+            return (here, Vec::new());
+        }
+        let busy: BTreeSet<u32> = running.iter().map(|own| own.index).collect();
+        let open = indexes.filter(|index| !closed(index) && !busy.contains(index));
+        let places = open.map(|index| (index, self.next.get(&index).copied().unwrap_or(0)));
+        (here, places.take(free).collect())
+    }
+}
+
+fn failed(reason: &str, message: String, at: Stamp) -> End {
+    End {
+        complete: false,
+        reason: reason.to_owned(),
+        message,
+        at,
+    }
+}
+
+/// Why a failed pod fits a rule, if it does.
+fn fits_rule(when: &When, pod: &PodState) -> Option<String> {
+    let key = &pod.spec.key;
+    match when {
+        When::ExitCodes {
+            container,
+            not,
+            codes,
+        } => {
+            let named = pod.containers.iter().filter(|c| {
+                c.role != Role::Ephemeral && container.as_ref().is_none_or(|name| *name == c.name)
+            });
+            let mut ended = named.filter_map(|c| Some((&c.name, c.run.ended()?.exit.code)));
+            let (name, code) =
+                ended.find(|(_, code)| *code != 0 && codes.contains(code) != *not)?;
+            Some(format!(
+                "Container {name} for pod {key} failed with exit code {code}"
+            ))
+        }
+        When::Conditions(wanted) => {
+            let has = |(type_, status): &&(String, String)| {
+                let mut all = pod.foreign.iter().map(|foreign| &foreign.condition);
+                all.any(|condition| {
+                    condition.type_ == *type_ && condition.status.as_str() == *status
+                })
+            };
+            let (type_, _) = wanted.iter().find(has)?;
+            Some(format!("Pod {key} has condition {type_}"))
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "job_test.rs"]
+mod tests;

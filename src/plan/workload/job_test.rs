@@ -1,0 +1,382 @@
+//! Jobs as tables, and over all small numbers.
+
+use std::collections::BTreeSet;
+
+use super::super::Workloads;
+use super::super::tests::World;
+use crate::plan::{Event, RunFact};
+use crate::spec::convert::{ConvertContext, documents};
+use crate::types::Exit;
+
+/// A Job; `spec` are lines of its `spec`.
+fn document(policy: &str, spec: &str) -> String {
+    format!(
+        "apiVersion: batch/v1\nkind: Job\nmetadata: {{name: j}}\nspec:\n{spec}  template:\n    metadata: {{labels: {{letter: a}}}}\n    spec:\n      restartPolicy: \
+         {policy}\n      containers: [{{name: main, image: i}}]\n"
+    )
+}
+
+impl World {
+    /// The names of the pods that run.
+    fn running(&self) -> Vec<String> {
+        let pods = self.state.pods.values();
+        let running =
+            pods.filter(|pod| pod.stopping().is_none() && pod.containers[0].run.is_running());
+        let mut names: Vec<String> = running.map(|pod| pod.spec.key.name.clone()).collect();
+        names.sort();
+        names
+    }
+
+    fn names(&self) -> Vec<String> {
+        let pods = self.state.pods.values();
+        let mut names: Vec<String> = pods.map(|pod| pod.spec.key.name.clone()).collect();
+        names.sort();
+        names
+    }
+
+    /// The container of this pod ends.
+    fn end(&mut self, name: &str, code: i32) {
+        let mut pods = self.state.pods.values();
+        let pod = pods.find(|pod| pod.spec.key.name == name).expect("a pod");
+        let container = &pod.containers[0];
+        let attempt = container.run.attempt().expect("it runs");
+        let instance = pod.instance(&container.name, attempt);
+        let exit = Exit {
+            code,
+            signal: None,
+            oom_killed: false,
+            message: String::new(),
+            started: self.now,
+            finished: self.now,
+        };
+        self.tell(Event::Run {
+            instance,
+            fact: RunFact::Exited { exit },
+        });
+    }
+
+    /// Type and reason of the condition, if there is one.
+    fn outcome(&self) -> String {
+        let condition = &self.status()["conditions"][0];
+        match condition["type"].as_str() {
+            Some(kind) => format!("{kind} {}", condition["reason"].as_str().unwrap()),
+            None => String::new(),
+        }
+    }
+
+    /// Another agent, which knows what was kept; with `rebooted` without the pods of this one.
+    fn next_agent(&self, rebooted: bool) -> Self {
+        let mut next = Self::new();
+        next.now = self.now;
+        if rebooted {
+            next.now.time.0 = 5;
+        } else {
+            next.state.pods = self.state.pods.clone();
+        }
+        let kept = serde_json::to_vec(&self.state.workloads.jobs.records()).unwrap();
+        let kept: Vec<_> = serde_json::from_slice(&kept).unwrap();
+        next.state.workloads = Workloads::with_jobs(&kept, rebooted, next.now);
+        next
+    }
+}
+
+#[test]
+fn indexes_succeed_one_after_the_other_and_then_it_is_complete() {
+    let mut world = World::new();
+    world.read(&document("Never", "  completions: 3\n  parallelism: 2\n"));
+    assert_eq!(world.running(), ["j-0-0", "j-1-0"]);
+    world.end("j-1-0", 0);
+    assert_eq!(world.running(), ["j-0-0", "j-2-0"]);
+    assert_eq!(world.status()["active"], 2);
+    world.end("j-0-0", 0);
+    world.end("j-2-0", 0);
+    assert_eq!(world.outcome(), "Complete CompletionsReached");
+    assert_eq!(world.status()["succeeded"], 3);
+    // Its pods stay for their logs, and nothing starts again.
+    world.pass(10_000_000);
+    assert_eq!((world.names().len(), world.running().len()), (3, 0));
+}
+
+#[test]
+fn what_is_complete_stays_so_until_the_file_changes() {
+    let mut world = World::new();
+    let text = document("Never", "");
+    world.read(&text);
+    world.end("j-0-0", 0);
+    assert_eq!(world.outcome(), "Complete CompletionsReached");
+    for rebooted in [false, true] {
+        let mut next = world.next_agent(rebooted);
+        next.read(&text);
+        assert_eq!(next.outcome(), "Complete CompletionsReached");
+        assert_eq!(next.running(), [""; 0]);
+        // A file that cannot be read for a while, or is on a disk that is not there yet, changes nothing.
+        let mut late = world.next_agent(rebooted);
+        late.read("");
+        late.read(&text);
+        assert_eq!(late.running(), [""; 0]);
+        // What concerns what comes, not what was done, does not begin it again.
+        next.read(&document(
+            "Never",
+            "  parallelism: 1\n  completions: 1\n  backoffLimit: 3\n",
+        ));
+        let again = next.running();
+        assert_eq!(again, [""; 0]);
+        next.read(&document("Never", "  completions: 2\n"));
+        next.gone();
+        assert_eq!(next.running(), ["j-0-0"], "another edition");
+        assert_eq!(next.status()["succeeded"], 0);
+    }
+    // Removed and put back, it runs again.
+    world.read("");
+    world.gone();
+    world.read(&text);
+    assert_eq!(world.running(), ["j-0-0"]);
+}
+
+#[test]
+fn a_failed_pod_is_followed_by_another_after_a_pause_up_to_the_limit() {
+    let mut world = World::new();
+    world.read(&document("Never", "  backoffLimit: 2\n"));
+    for (number, wait) in [(0, 10_000), (1, 20_000)] {
+        world.end(&format!("j-0-{number}"), 1);
+        world.pass(wait - 1);
+        assert_eq!(world.running(), [""; 0]);
+        // The number goes on with another agent.
+        world = world.next_agent(false);
+        world.read(&document("Never", "  backoffLimit: 2\n"));
+        assert_eq!(world.running(), [""; 0]);
+        world.pass(1);
+        assert_eq!(world.running(), [format!("j-0-{}", number + 1)]);
+    }
+    world.end("j-0-2", 1);
+    assert_eq!(world.outcome(), "Failed BackoffLimitExceeded");
+    assert_eq!(world.status()["failed"], 3);
+    world.pass(10_000_000);
+    assert_eq!(world.running(), [""; 0]);
+}
+
+#[test]
+fn restarts_in_place_count_against_the_limit() {
+    let mut world = World::new();
+    world.read(&document("OnFailure", "  backoffLimit: 2\n"));
+    world.end("j-0-0", 1);
+    assert_eq!(world.running(), ["j-0-0"], "the first restart is immediate");
+    world.end("j-0-0", 1);
+    world.pass(10_000);
+    assert_eq!(world.outcome(), "Failed BackoffLimitExceeded");
+    world.gone();
+    assert_eq!(world.names(), [""; 0]);
+}
+
+#[test]
+fn it_ends_after_its_deadline_and_its_pods_go_after_their_time() {
+    let mut world = World::new();
+    let spec = "  activeDeadlineSeconds: 60\n  ttlSecondsAfterFinished: 30\n  completions: 2\n  parallelism: 1\n";
+    world.read(&document("Never", spec));
+    world.end("j-0-0", 0);
+    world.pass(60_000);
+    assert_eq!(world.outcome(), "Failed DeadlineExceeded");
+    world.gone();
+    assert_eq!(
+        world.names(),
+        ["j-0-0"],
+        "what succeeded stays for its logs"
+    );
+    world.pass(30_000);
+    world.gone();
+    assert_eq!(world.names(), [""; 0]);
+    assert_eq!(world.outcome(), "Failed DeadlineExceeded");
+}
+
+#[test]
+fn a_suspended_job_has_no_pods_and_goes_on_where_it_was() {
+    let mut world = World::new();
+    let spec = |yes: bool| {
+        document(
+            "Never",
+            &format!("  completions: 2\n  parallelism: 1\n  suspend: {yes}\n"),
+        )
+    };
+    world.read(&spec(false));
+    world.end("j-0-0", 0);
+    world.read(&spec(true));
+    assert_eq!(world.outcome(), "Suspended JobSuspended");
+    world.gone();
+    assert_eq!(world.running(), [""; 0]);
+    world.read(&spec(false));
+    assert_eq!(world.running(), ["j-1-0"]);
+    assert_eq!(world.status()["succeeded"], 1);
+}
+
+#[test]
+fn an_index_that_fails_too_often_does_not_stop_the_others() {
+    let mut world = World::new();
+    let spec = "  completions: 4\n  parallelism: 4\n  completionMode: Indexed\n  backoffLimitPerIndex: 1\n";
+    world.read(&document("Never", spec));
+    let pod = world
+        .state
+        .pods
+        .values()
+        .find(|pod| pod.spec.key.name == "j-2-0")
+        .unwrap();
+    let annotations = pod.spec.manifest.metadata.annotations.as_ref().unwrap();
+    assert_eq!(annotations["batch.kubernetes.io/job-completion-index"], "2");
+    let hostname = pod.spec.manifest.spec.as_ref().unwrap().hostname.as_deref();
+    assert_eq!(hostname, Some("j-2"));
+    for name in ["j-0-0", "j-2-0", "j-3-0"] {
+        world.end(name, 0);
+    }
+    world.end("j-1-0", 1);
+    world.pass(10_000);
+    world.end("j-1-1", 1);
+    assert_eq!(world.outcome(), "Failed FailedIndexes");
+    let status = world.status();
+    assert_eq!(status["completedIndexes"], "0,2,3");
+    assert_eq!(status["failedIndexes"], "1");
+}
+
+#[test]
+fn rules_say_what_a_failed_pod_means() {
+    let rules = |action: &str| {
+        let spec = format!(
+            "  backoffLimit: 0\n  podFailurePolicy: {{rules: [{{action: {action}, onExitCodes: {{operator: In, values: [42]}}}}]}}\n"
+        );
+        document("Never", &spec)
+    };
+    let after = |action: &str, code: i32| {
+        let mut world = World::new();
+        world.read(&rules(action));
+        world.end("j-0-0", code);
+        world
+    };
+    assert_eq!(after("FailJob", 42).outcome(), "Failed PodFailurePolicy");
+    assert_eq!(after("FailJob", 1).outcome(), "Failed BackoffLimitExceeded");
+    assert_eq!(after("Count", 42).outcome(), "Failed BackoffLimitExceeded");
+    let mut world = after("Ignore", 42);
+    assert_eq!((world.outcome().as_str(), world.running().len()), ("", 0));
+    world.pass(10_000);
+    assert_eq!(world.running(), ["j-0-1"], "after a pause, like any other");
+}
+
+#[test]
+fn without_completions_one_success_is_enough() {
+    let mut world = World::new();
+    world.read(&document("Never", "  parallelism: 2\n"));
+    assert_eq!(world.running(), ["j-0-0", "j-1-0"]);
+    world.end("j-0-0", 0);
+    assert_eq!(world.running(), ["j-1-0"], "no other starts");
+    world.end("j-1-0", 0);
+    assert_eq!(world.outcome(), "Complete CompletionsReached");
+}
+
+/// Whatever pods do, and whenever the agent dies: no more than wanted at once, no index runs again after its success, and
+/// it ends.
+#[test]
+fn every_job_ends() {
+    for completions in 1..4_usize {
+        for parallelism in 1..4_usize {
+            for script in 0..64_u32 {
+                run(completions, parallelism, script);
+            }
+        }
+    }
+}
+
+fn run(completions: usize, parallelism: usize, script: u32) {
+    let text = document(
+        "Never",
+        &format!("  completions: {completions}\n  parallelism: {parallelism}\n  backoffLimit: 3\n"),
+    );
+    let what = format!("{completions} {parallelism} {script:06b}");
+    let mut world = World::new();
+    world.read(&text);
+    let mut succeeded = BTreeSet::new();
+    for turn in 0..40_u32 {
+        let running = world.running();
+        assert!(running.len() <= parallelism, "{what}: {running:?}");
+        let Some(name) = running.first().cloned() else {
+            if !world.outcome().is_empty() {
+                break;
+            }
+            world.pass(600_000);
+            continue;
+        };
+        let index = name.rsplit('-').nth(1).unwrap().to_owned();
+        assert!(!succeeded.contains(&index), "{what}: {name} runs again");
+        let good = script >> (turn % 6) & 1 == 1;
+        world.end(&name, i32::from(!good));
+        if good {
+            succeeded.insert(index);
+        }
+        if turn % 3 == 0 {
+            world = world.next_agent(turn % 2 == 0);
+            world.read(&text);
+        }
+    }
+    let complete = succeeded.len() == completions;
+    let wanted = if complete { "Complete" } else { "Failed" };
+    assert!(
+        world.outcome().starts_with(wanted),
+        "{what}: {}",
+        world.outcome()
+    );
+}
+
+#[test]
+fn what_makes_no_job_is_refused() {
+    for (policy, spec, wanted) in [
+        (
+            "Always",
+            "",
+            "Unsupported value: \"Always\": supported values: \"OnFailure\", \"Never\"",
+        ),
+        (
+            "Never",
+            "  completionMode: Indexed\n",
+            "when completion mode is Indexed",
+        ),
+        (
+            "Never",
+            "  backoffLimitPerIndex: 1\n",
+            "requires indexed job",
+        ),
+        (
+            "Never",
+            "  completions: -1\n",
+            "must be greater than or equal to 0",
+        ),
+        (
+            "Never",
+            "  completions: 10001\n",
+            "must be less than or equal to 10000 on one node",
+        ),
+        ("Never", "  successPolicy: {}\n", "successPolicy"),
+        ("Never", "  replicas: 1\n", "unknown field"),
+        (
+            "OnFailure",
+            "  podFailurePolicy: {rules: []}\n",
+            "only \"Never\" is supported when podFailurePolicy is specified",
+        ),
+        (
+            "Never",
+            "  podFailurePolicy: {rules: [{action: FailIndex, onExitCodes: {operator: In, values: [1]}}]}\n",
+            "requires the backoffLimitPerIndex to be set",
+        ),
+    ] {
+        let text = document(policy, spec);
+        let errors = documents(text.as_bytes(), "f", &ConvertContext::of("n")).expect_err(spec);
+        let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        assert!(
+            errors.iter().any(|error| error.contains(wanted)),
+            "{spec}: {errors:?}"
+        );
+    }
+}
+
+#[test]
+fn indexes_are_written_as_ranges() {
+    let text = |numbers: &[u32]| super::ranges(&numbers.iter().copied().collect());
+    assert_eq!(text(&[]), "");
+    assert_eq!(text(&[1, 3, 4, 5, 7]), "1,3-5,7");
+    assert_eq!(text(&[0, 1]), "0,1");
+}
