@@ -39,12 +39,14 @@ pub struct JobRecord {
     /// When it started; `None` while it is suspended.
     started: Option<Stamp>,
     /// The indexes that have succeeded.
+    #[serde(with = "as_ranges")]
     succeeded: BTreeSet<u32>,
     /// The indexes that have failed.
+    #[serde(with = "as_ranges")]
     failed_indexes: BTreeSet<u32>,
     /// The number of failed pods that count, by index.
     failures: BTreeMap<u32, u32>,
-    /// The number of the next pod of an index that had some.
+    /// The number of the next pod of an open index that had some.
     next: BTreeMap<u32, u32>,
     /// Failures since the last success, and when the newest was.
     in_row: u32,
@@ -341,6 +343,38 @@ fn ranges(numbers: &BTreeSet<u32>) -> String {
     text
 }
 
+/// Short, because the record is written whenever a pod has ended.
+mod as_ranges {
+    use std::collections::BTreeSet;
+
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    pub(super) fn serialize<S: Serializer>(
+        numbers: &BTreeSet<u32>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&super::ranges(numbers))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<BTreeSet<u32>, D::Error> {
+        let text = String::deserialize(from)?;
+        let mut numbers = BTreeSet::new();
+        for part in text.split(',').filter(|part| !part.is_empty()) {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            let (first, last): (u32, u32) = match (first.parse(), last.parse()) {
+                (Ok(first), Ok(last)) if last < crate::spec::workload::job::MAX_COMPLETIONS => {
+                    (first, last)
+                }
+                _ => return Err(de::Error::custom(format_args!("`{part}` is no index"))),
+            };
+            numbers.extend(first..=last);
+        }
+        Ok(numbers)
+    }
+}
+
 impl JobRecord {
     fn failed(&self) -> u32 {
         self.failures
@@ -353,15 +387,16 @@ impl JobRecord {
         for own in own {
             let Some(succeeded) = own.over else { continue };
             let next = self.next.get(&own.index).copied().unwrap_or(0);
-            if own.number < next || self.ended.is_some() {
+            if own.number < next || self.ended.is_some() || self.succeeded.contains(&own.index) {
                 continue;
             }
-            self.next.insert(own.index, own.number.saturating_add(1));
             if succeeded {
                 self.succeeded.insert(own.index);
+                self.next.remove(&own.index);
                 (self.in_row, self.failed_at) = (0, None);
                 continue;
             }
+            self.next.insert(own.index, own.number.saturating_add(1));
             // Also one that is ignored must not be started again and again without a pause.
             self.in_row = self.in_row.saturating_add(1);
             self.failed_at = Some(now.time);

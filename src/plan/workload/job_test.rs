@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::super::Workloads;
 use super::super::tests::World;
+use super::JobRecord;
 use crate::plan::{Event, RunFact};
 use crate::spec::convert::{ConvertContext, documents};
 use crate::types::Exit;
@@ -379,4 +380,20 @@ fn indexes_are_written_as_ranges() {
     assert_eq!(text(&[]), "");
     assert_eq!(text(&[1, 3, 4, 5, 7]), "1,3-5,7");
     assert_eq!(text(&[0, 1]), "0,1");
+    for numbers in [&[][..], &[0, 1], &[1, 3, 4, 5, 7], &[9_999]] {
+        let record = JobRecord {
+            succeeded: numbers.iter().copied().collect(),
+            ..JobRecord::default()
+        };
+        let kept = serde_json::to_string(&record).unwrap();
+        assert_eq!(serde_json::from_str::<JobRecord>(&kept).unwrap(), record);
+    }
+    for bad in ["x", "1-", "0-4000000000", "-3"] {
+        let kept = serde_json::to_string(&JobRecord::default()).unwrap();
+        let kept = kept.replacen(r#""succeeded":"""#, &format!(r#""succeeded":"{bad}""#), 1);
+        assert!(
+            kept.contains(bad) && serde_json::from_str::<JobRecord>(&kept).is_err(),
+            "{bad}"
+        );
+    }
 }

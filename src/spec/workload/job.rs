@@ -13,7 +13,7 @@ use crate::spec::pod::{PodSpec, PodUid};
 use crate::spec::{convert, default, uid};
 
 /// The most completions of a Job.
-const MAX_COMPLETIONS: i32 = 10_000;
+pub const MAX_COMPLETIONS: u32 = 10_000;
 
 /// Label and annotation of a pod with its index.
 const INDEX: &str = "batch.kubernetes.io/job-completion-index";
@@ -131,7 +131,7 @@ pub(super) fn job(spec: &Spec, pod: &Pod, path: &Path<'_>, report: &Report) -> J
     };
     let written = spec.completions;
     let most = [
-        (written, "completions", MAX_COMPLETIONS),
+        (written, "completions", MAX_COMPLETIONS.cast_signed()),
         (spec.parallelism, "parallelism", super::MAX_REPLICAS),
     ];
     for (given, field, most) in most {
