@@ -46,6 +46,12 @@ fn convert_file(path: &Path) -> String {
             for pod in &found.pods {
                 text.push_str(&render(pod));
             }
+            for warning in &found.warnings {
+                writeln!(text, "warning: {warning}").unwrap();
+            }
+            for workload in &found.workloads {
+                writeln!(text, "{} {workload:#?}", workload.key).unwrap();
+            }
             for (key, object) in found.configuration.iter() {
                 let manifest = serde_yaml::to_string(&object.shown()).unwrap();
                 writeln!(text, "{}\n{manifest}", key.short()).unwrap();

@@ -131,6 +131,8 @@ mod user_namespaces;
 mod versions;
 #[path = "node/web.rs"]
 mod web;
+#[path = "node/workloads.rs"]
+mod workloads;
 
 use std::fs;
 use std::time::Duration;

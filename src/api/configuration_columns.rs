@@ -98,11 +98,11 @@ fn entries(map: &Value) -> usize {
     map.as_object().map_or(0, serde_json::Map::len)
 }
 
-fn name(object: &Value) -> String {
+pub(super) fn name(object: &Value) -> String {
     text(&object["metadata"]["name"])
 }
 
-fn age(object: &Value, now: Timestamp) -> String {
+pub(super) fn age(object: &Value, now: Timestamp) -> String {
     let created = object["metadata"]["creationTimestamp"].as_str();
     age_of(created.and_then(|text| text.parse().ok()), now)
 }

@@ -14,10 +14,12 @@ pub(crate) fn document(segments: &[&str]) -> Option<Value> {
             json!({ "kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": [] })
         }
         ["apis"] => {
-            json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": [policy(), scheduling()] })
+            json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": [apps(), policy(), scheduling()] })
         }
+        ["apis", "apps"] => group(apps()),
         ["apis", "policy"] => group(policy()),
         ["apis", "scheduling.k8s.io"] => group(scheduling()),
+        ["apis", "apps", "v1"] => resource_list("apps/v1", Vec::new()),
         ["apis", "policy", "v1"] => resource_list("policy/v1", Vec::new()),
         ["apis", "scheduling.k8s.io", "v1"] => resource_list("scheduling.k8s.io/v1", Vec::new()),
         ["api", "v1"] => resource_list("v1", core()),
@@ -36,6 +38,12 @@ fn version() -> Value {
     json!({ "major": "1", "minor": "36", "gitVersion": node::version(),
             "gitCommit": build::COMMIT, "gitTreeState": "", "buildDate": build::date(), "goVersion": "", "compiler": "",
             "platform": format!("linux/{arch}"), "coracleVersion": env!("CARGO_PKG_VERSION") })
+}
+
+/// The group of documents that stand for pods.
+fn apps() -> Value {
+    let version = json!({ "groupVersion": "apps/v1", "version": "v1" });
+    json!({ "name": "apps", "versions": [version], "preferredVersion": version })
 }
 
 /// The group of priority classes.

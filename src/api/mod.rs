@@ -50,6 +50,7 @@ mod store;
 mod table;
 mod volumes;
 mod watch;
+pub mod workload_columns;
 
 #[cfg(test)]
 mod door_test;

@@ -1,6 +1,7 @@
 //! The kinds of objects that can be read, and their paths: a table with one line each.
 
 use super::store::Kind;
+use crate::spec::WorkloadKind;
 
 /// A kind of object.
 #[derive(Debug, Clone, Copy)]
@@ -22,7 +23,7 @@ pub(crate) struct Resource {
 }
 
 /// The table.
-pub(crate) const RESOURCES: [Resource; 12] = [
+pub(crate) const RESOURCES: [Resource; 17] = [
     core(Kind::Endpoints, "Endpoints", "endpoints", "ep"),
     core(Kind::Events, "Event", "events", "ev"),
     Resource {
@@ -68,7 +69,27 @@ pub(crate) const RESOURCES: [Resource; 12] = [
         namespaced: false,
         ..core(Kind::Volumes, "PersistentVolume", "persistentvolumes", "pv")
     },
+    apps(WorkloadKind::Deployment, "deployments", "deploy"),
+    apps(WorkloadKind::ReplicaSet, "replicasets", "rs"),
+    Resource {
+        group: "v1",
+        ..apps(
+            WorkloadKind::ReplicationController,
+            "replicationcontrollers",
+            "rc",
+        )
+    },
+    apps(WorkloadKind::StatefulSet, "statefulsets", "sts"),
+    apps(WorkloadKind::DaemonSet, "daemonsets", "ds"),
 ];
+
+const fn apps(kind: WorkloadKind, plural: &'static str, short: &'static str) -> Resource {
+    Resource {
+        group: "apps/v1",
+        same: &["status"],
+        ..core(Kind::Workloads(kind), kind.as_str(), plural, short)
+    }
+}
 
 const fn core(
     kind: Kind,

@@ -124,7 +124,8 @@ fn known_fields(kind: Kind) -> &'static [&'static str] {
         | Kind::ServiceAccounts
         | Kind::Namespaces
         | Kind::Claims
-        | Kind::Volumes => &[],
+        | Kind::Volumes
+        | Kind::Workloads(_) => &[],
     }
 }
 

@@ -1,7 +1,7 @@
 //! The objects that clients see. The node writes them after every turn of its loop; handlers read them. One lock is
 //! held for look-ups only; watchers are woken through channels of capacity one, so a slow client costs nothing.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use hyper::body::Bytes;
@@ -9,15 +9,16 @@ use k8s_openapi::Metadata;
 use k8s_openapi::api::core::v1::{Endpoints, Event, Node, Pod, Service};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use serde_json::Value;
 use smol::channel::{Receiver, Sender, bounded};
 
 use super::events::{EventRecord, EventRing};
 use super::files::FileStatus;
 use super::object::{Change, Collection, Key, Object};
 use crate::spec::configuration::{Object as Document, ObjectKind};
-use crate::spec::read_object;
+use crate::spec::{WorkloadKind, read_object};
 use crate::sys::{clock, process};
-use crate::types::InOrder;
+use crate::types::{Gather, InOrder};
 
 /// Kind of a collection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,10 +35,12 @@ pub(crate) enum Kind {
     Namespaces,
     Claims,
     Volumes,
+    /// Documents that stand for pods.
+    Workloads(WorkloadKind),
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 17] = [
         Self::Pods,
         Self::Nodes,
         Self::Events,
@@ -50,6 +53,11 @@ impl Kind {
         Self::Namespaces,
         Self::Claims,
         Self::Volumes,
+        Self::Workloads(WorkloadKind::Deployment),
+        Self::Workloads(WorkloadKind::ReplicaSet),
+        Self::Workloads(WorkloadKind::ReplicationController),
+        Self::Workloads(WorkloadKind::StatefulSet),
+        Self::Workloads(WorkloadKind::DaemonSet),
     ];
 
     /// The kind of a configuration document.
@@ -86,6 +94,7 @@ struct Inner {
     namespaces: Collection,
     claims: Collection,
     volumes: Collection,
+    workloads: BTreeMap<WorkloadKind, Collection>,
     ring: EventRing,
     /// `None` until they have been read.
     files: Option<Vec<FileStatus>>,
@@ -119,6 +128,9 @@ impl Store {
                 namespaces: collection(),
                 claims: collection(),
                 volumes: collection(),
+                workloads: (WorkloadKind::ALL.into_iter())
+                    .map(|kind| (kind, collection()))
+                    .gather(),
                 ring: EventRing::default(),
                 files: None,
                 watchers: Vec::new(),
@@ -276,6 +288,22 @@ impl Store {
         }
     }
 
+    /// Shows documents of a kind that stands for pods, with their status, and removes all others of that kind.
+    pub fn set_workloads(&self, kind: WorkloadKind, documents: &[Value]) {
+        let mut wanted = BTreeSet::new();
+        for document in documents {
+            let metadata: ObjectMeta = read_object(&document["metadata"]).unwrap_or_default();
+            let object = Object::new(&metadata, Vec::new());
+            wanted.insert(object.key.clone());
+            self.upsert(Kind::Workloads(kind), object, |version| {
+                let mut document = document.clone();
+                document["metadata"]["resourceVersion"] = version.to_string().into();
+                to_json(&document)
+            });
+        }
+        self.remove_others(Kind::Workloads(kind), &wanted);
+    }
+
     /// Replaces the list of manifest files.
     pub fn set_files(&self, files: Vec<FileStatus>) {
         self.lock().files = Some(files);
@@ -395,6 +423,10 @@ impl Inner {
             Kind::Namespaces => &mut self.namespaces,
             Kind::Claims => &mut self.claims,
             Kind::Volumes => &mut self.volumes,
+            Kind::Workloads(kind) => {
+                let all = &mut self.workloads;
+                all.get_mut(&kind).expect("each kind has its collection")
+            }
         }
     }
 

@@ -9,7 +9,10 @@ use super::error::ApiError;
 use super::object::Object;
 use super::query::Query;
 use super::store::Kind;
-use super::{configuration_columns, event_columns, node_columns, pod_columns, service_columns};
+use super::{
+    configuration_columns, event_columns, node_columns, pod_columns, service_columns,
+    workload_columns,
+};
 use crate::spec::read_object;
 use crate::sys::clock;
 
@@ -182,6 +185,7 @@ fn columns(kind: Kind) -> &'static [(&'static str, u8)] {
             ("Age", 0),
             ("VolumeMode", 1),
         ],
+        Kind::Workloads(kind) => workload_columns::columns(kind),
     }
 }
 
@@ -227,5 +231,6 @@ fn cells(kind: Kind, object: &Value, now: Timestamp) -> Vec<String> {
         Kind::Namespaces => configuration_columns::namespace(object, now).to_vec(),
         Kind::Claims => configuration_columns::claim(object, now).to_vec(),
         Kind::Volumes => configuration_columns::volume(object, now).to_vec(),
+        Kind::Workloads(kind) => workload_columns::row(kind, object, now),
     }
 }

@@ -9,10 +9,11 @@ use super::client::Client;
 use super::error::Result;
 use super::pod_path;
 use super::session::{self, Manner};
+use super::target::pod_of;
 use crate::api::encode;
 
 pub(super) fn run(client: &Client, args: &AttachArgs) -> Result<ExitCode> {
-    let pod = args.pod.as_str();
+    let pod = &*pod_of(client, &args.namespace.namespace, &args.pod)?;
     let path = pod_path(&args.namespace.namespace, pod);
     let shown = client.get(&path)?;
     let container = args.container.as_deref();

@@ -9,11 +9,12 @@ use super::args::{DebugArgs, DebugProfile};
 use super::client::Client;
 use super::error::{CliError, Result};
 use super::session::{self, Manner};
+use super::target::pod_of;
 use super::{attach, pod_path, put};
 use crate::api::encode;
 
 pub(super) fn run(client: &Client, args: &DebugArgs) -> Result<ExitCode> {
-    let pod = args.pod.as_str();
+    let pod = &*pod_of(client, &args.namespace.namespace, &args.pod)?;
     if args.tty && !args.stdin {
         return Err(CliError::usage(
             "-i/--stdin is required for containers with -t/--tty=true",

@@ -47,6 +47,15 @@ pub(super) fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode> {
             DescribeResource::Claim | DescribeResource::Volume => {
                 super::describe_claim::run(client, *kind, ns, names)?;
             }
+            DescribeResource::Deployment
+            | DescribeResource::StatefulSet
+            | DescribeResource::DaemonSet
+            | DescribeResource::ReplicaSet
+            | DescribeResource::ReplicationController => {
+                if let Some(of) = kind.workload() {
+                    super::describe_workload::run(client, of, ns, names)?;
+                }
+            }
             DescribeResource::Service => super::describe_service::run(client, ns, names)?,
             DescribeResource::Pod => pods(client, args, names)?,
         }

@@ -105,13 +105,13 @@ fn page(kind: DescribeResource, object: &Value) -> String {
     out
 }
 
-fn line(out: &mut String, width: usize, key: &str, value: &str) {
+pub(super) fn line(out: &mut String, width: usize, key: &str, value: &str) {
     let key = format!("{key}:");
     let _ = writeln!(out, "{key:<width$}{}", one_line(value));
 }
 
 /// Labels or annotations, one a line.
-fn pairs(out: &mut String, width: usize, (key, between): (&str, &str), map: &Value) {
+pub(super) fn pairs(out: &mut String, width: usize, (key, between): (&str, &str), map: &Value) {
     let mut title = format!("{key}:");
     if entries(map).next().is_none() {
         let _ = writeln!(out, "{title:<width$}<none>");

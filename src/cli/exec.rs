@@ -7,6 +7,7 @@ use super::client::Client;
 use super::error::Result;
 use super::pod_path;
 use super::session::{self, Manner};
+use super::target::pod_of;
 use crate::api::encode;
 
 pub(super) fn run(client: &Client, args: &ExecArgs) -> Result<ExitCode> {
@@ -15,11 +16,11 @@ pub(super) fn run(client: &Client, args: &ExecArgs) -> Result<ExitCode> {
         tty: args.tty,
         detachable: false,
     };
-    session::run(client, &path(args), manner)
+    let pod = pod_of(client, &args.namespace.namespace, &args.pod)?;
+    session::run(client, &path(args, &pod), manner)
 }
 
-fn path(args: &ExecArgs) -> String {
-    let pod = args.pod.as_str();
+fn path(args: &ExecArgs, pod: &str) -> String {
     let mut path = format!(
         "{}/exec?stdin={}&tty={}",
         pod_path(&args.namespace.namespace, pod),

@@ -197,12 +197,13 @@ fn table(items: &[Value], digests: bool, wide: bool) -> String {
         rows.iter_mut().for_each(|row| drop(row.remove(at)));
     }
     if digests {
-        header.insert(DIGEST_COLUMN, "DIGEST");
+        header.insert(DIGEST_COLUMN, "DIGEST".to_owned());
         for (row, item) in rows.iter_mut().zip(items) {
             let digest = item["digest"].as_str().unwrap_or_default();
             row.insert(DIGEST_COLUMN, digest.to_owned());
         }
     }
+    let header: Vec<&str> = header.iter().map(String::as_str).collect();
     Table::default().render(&header, &rows)
 }
 

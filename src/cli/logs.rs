@@ -6,12 +6,13 @@ use std::process::ExitCode;
 use super::args::LogsArgs;
 use super::client::Client;
 use super::error::{CliError, Result};
+use super::target::pod_of;
 use super::{pod_path, put};
 use crate::api::encode;
 
 pub(super) fn run(client: &Client, args: &LogsArgs) -> Result<ExitCode> {
     let options = options(args)?;
-    let pod = args.pod.as_str();
+    let pod = &*pod_of(client, &args.namespace.namespace, &args.pod)?;
     let path = pod_path(&args.namespace.namespace, pod);
     let containers = match (args.all_containers, &args.container) {
         (true, _) => container_names(client, &path)?,

@@ -21,6 +21,7 @@ mod describe_configuration;
 mod describe_node;
 mod describe_probe;
 mod describe_service;
+mod describe_workload;
 mod directories;
 mod doctor;
 mod end_pods;

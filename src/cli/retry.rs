@@ -6,10 +6,12 @@ use super::args::RetryArgs;
 use super::client::Client;
 use super::error::Result;
 use super::put;
+use super::target::pod_of;
 use crate::api::encode;
 
 pub(super) fn run(client: &Client, args: &RetryArgs) -> Result<ExitCode> {
-    let (ns, pod) = (encode(&args.namespace.namespace), encode(&args.pod));
+    let name = pod_of(client, &args.namespace.namespace, &args.pod)?;
+    let (ns, pod) = (encode(&args.namespace.namespace), encode(&name));
     let container = args.container.iter();
     let query: String = container
         .map(|c| format!("?container={}", encode(c)))
@@ -17,6 +19,6 @@ pub(super) fn run(client: &Client, args: &RetryArgs) -> Result<ExitCode> {
     let path = format!("/coracle/v1/namespaces/{ns}/pods/{pod}/retry{query}");
     let answer = client.json("POST", &path, None)?;
     let done = answer["message"].as_str().unwrap_or_default();
-    put(format!("pod/{}: {done}\n", args.pod).as_bytes())?;
+    put(format!("pod/{name}: {done}\n").as_bytes())?;
     Ok(ExitCode::SUCCESS)
 }

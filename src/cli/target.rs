@@ -1,9 +1,15 @@
 //! Kinds and names on the command line, as kubectl takes them: `pods`, `po,svc`, `pod web db`, `pod/web svc/front`.
 
 use clap::ValueEnum;
+use serde_json::Value;
 
+use super::args::Resource;
+use super::client::Client;
 use super::error::{CliError, Result};
-use crate::spec::suggest;
+use super::pod_path;
+use crate::api::encode;
+use crate::spec::{WorkloadKind, suggest};
+use crate::types::InOrder;
 
 /// Kinds with the given names; no names: all objects.
 pub(super) type Targets<K> = Vec<(K, Vec<String>)>;
@@ -76,6 +82,74 @@ pub(super) fn pod_name(text: &str) -> std::result::Result<String, String> {
     named(text, &["pod", "pods", "po"], "a pod")
 }
 
+/// Parses a pod's name, or the kind and name of a document that stands for pods; for clap. See [`pod_of`].
+pub(super) fn pod_or_owner(text: &str) -> std::result::Result<String, String> {
+    match owner(text) {
+        Some(_) => Ok(text.to_owned()),
+        None => named(text, &["pod", "pods", "po"], "a pod"),
+    }
+}
+
+/// The kind and name of a document that stands for pods.
+fn owner(text: &str) -> Option<(WorkloadKind, &str)> {
+    let (kind, name) = text.split_once('/')?;
+    let resource = Resource::from_str(kind, true).ok()?;
+    let kind = resource.workload().filter(|_| !name.is_empty())?;
+    Some((kind, name))
+}
+
+/// The pod that is meant: of a Deployment or the like the first that is ready, or else the first.
+pub(super) fn pod_of(client: &Client, namespace: &str, text: &str) -> Result<String> {
+    let Some((kind, name)) = owner(text) else {
+        return Ok(text.to_owned());
+    };
+    let owner = client.get(&workload_path(kind, namespace, name))?;
+    let pods = client.get(&pod_path(namespace, ""))?;
+    let mut own: Vec<&Value> = pods_of(&owner, &pods).collect();
+    let name = |pod: &Value| {
+        pod["metadata"]["name"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
+    };
+    let is_ready = |pod: &Value| {
+        let conditions = pod["status"]["conditions"].as_array();
+        let mut conditions = conditions.into_iter().flatten();
+        conditions.any(|c| c["type"] == "Ready" && c["status"] == "True")
+    };
+    own.retain(|pod| pod["metadata"]["deletionTimestamp"].is_null());
+    own.order_by_key(|pod| (!is_ready(pod), name(pod)));
+    let Some(first) = own.first() else {
+        return Err(CliError::new(format!("{text} has no pods"))
+            .hint(format!("`coracle describe {text}` shows why")));
+    };
+    if own.len() > 1 {
+        eprintln!("Found {} pods, using pod/{}", own.len(), name(first));
+    }
+    Ok(name(first))
+}
+
+/// The path of a document that stands for pods.
+pub(super) fn workload_path(kind: WorkloadKind, namespace: &str, name: &str) -> String {
+    let plural = format!("{}s", kind.as_str().to_lowercase());
+    let root = match kind.version() {
+        "v1" => "api/v1".to_owned(),
+        version => format!("apis/{version}"),
+    };
+    let (namespace, name) = (encode(namespace), encode(name));
+    format!("/{root}/namespaces/{namespace}/{plural}/{name}")
+}
+
+/// The pods of a list that were made from this document.
+pub(super) fn pods_of<'p>(owner: &'p Value, list: &'p Value) -> impl Iterator<Item = &'p Value> {
+    let uid = &owner["metadata"]["uid"];
+    let items = list["items"].as_array().into_iter().flatten();
+    items.filter(move |pod| {
+        let owners = pod["metadata"]["ownerReferences"].as_array();
+        owners.is_some_and(|owners| owners.iter().any(|owner| owner["uid"] == *uid))
+    })
+}
+
 /// Parses a node's name, maybe written as `node/NAME`; for clap.
 pub(super) fn node_name(text: &str) -> std::result::Result<String, String> {
     named(text, &["node", "nodes", "no"], "the node")
@@ -95,7 +169,6 @@ fn named(text: &str, kinds: &[&str], what: &str) -> std::result::Result<String, 
 
 #[cfg(test)]
 mod tests {
-    use super::super::args::Resource;
     use super::*;
 
     #[test]
@@ -137,9 +210,9 @@ mod tests {
         for (line, words) in [
             ("pod/a b", "`b` is no KIND/NAME"),
             ("pod/", "`pod/` is no KIND/NAME"),
-            ("deployments", "there is nothing of kind `deployments` here"),
+            ("ingresses", "there is nothing of kind `ingresses` here"),
             ("podz", "did you mean `pods`?"),
-            ("pods,deployments", "`deployments`"),
+            ("pods,ingresses", "`ingresses`"),
         ] {
             let words_of: Vec<String> = line.split(' ').map(str::to_owned).collect();
             let error = targets::<Resource>(&words_of).expect_err(line);

@@ -31,6 +31,8 @@ pub struct Report {
     pub warnings: Vec<String>,
     /// `namespace/name` of its pods.
     pub pods: Vec<String>,
+    /// `kind namespace/name` of its documents that stand for pods.
+    pub workloads: Vec<String>,
     /// `namespace/name` of its services.
     pub services: Vec<String>,
     /// Names of its priority classes.
@@ -41,14 +43,18 @@ pub struct Report {
 
 /// Validates a file's bytes for a node that allows everything to pods.
 pub fn validate_bytes(name: &str, bytes: &[u8]) -> Report {
-    let mut reports = [validated(PodSecurity::Privileged, name, bytes)];
+    let mut reports = [validated((PodSecurity::Privileged, false), name, bytes)];
     add_circles(&mut reports);
     let [(report, _)] = reports;
     report
 }
 
 /// The report of one file by itself, for a node with this level, and its pods.
-fn validated(pod_security: PodSecurity, name: &str, bytes: &[u8]) -> (Report, Vec<PodSpec>) {
+fn validated(
+    (pod_security, strict): (PodSecurity, bool),
+    name: &str,
+    bytes: &[u8],
+) -> (Report, Vec<PodSpec>) {
     let mut pods = Vec::new();
     let mut report = Report {
         file: name.to_owned(),
@@ -57,6 +63,7 @@ fn validated(pod_security: PodSecurity, name: &str, bytes: &[u8]) -> (Report, Ve
     let (opened, unread) = open(name, bytes);
     let context = ConvertContext {
         pod_security,
+        strict,
         opened: &opened,
         ..ConvertContext::of("")
     };
@@ -67,8 +74,11 @@ fn validated(pod_security: PodSecurity, name: &str, bytes: &[u8]) -> (Report, Ve
             report.warnings = warned
                 .chain(services)
                 .map(|warning| format!("{name}: {warning}"))
+                .chain(found.warnings)
                 .chain(unread)
                 .collect();
+            let workloads = found.workloads.iter();
+            report.workloads = workloads.map(|w| w.key.to_string()).collect();
             report.pods = found.pods.iter().map(|pod| pod.key.to_string()).collect();
             let services = found.services.iter();
             let classes = found.priority_classes.iter();
@@ -86,7 +96,7 @@ fn validated(pod_security: PodSecurity, name: &str, bytes: &[u8]) -> (Report, Ve
 
 /// The pods of a file that is valid by itself, or all its errors.
 pub(super) fn pods(name: &str, bytes: &[u8]) -> std::result::Result<Vec<PodSpec>, Vec<String>> {
-    let (report, pods) = validated(PodSecurity::Privileged, name, bytes);
+    let (report, pods) = validated((PodSecurity::Privileged, false), name, bytes);
     match report.errors.is_empty() {
         true => Ok(pods),
         false => Err(report.errors),
@@ -125,7 +135,7 @@ fn add_circles(reports: &mut [(Report, Vec<PodSpec>)]) {
 
 pub(super) fn run(args: &ValidateArgs) -> Result<ExitCode> {
     let mut reports = Vec::new();
-    let level = level(args);
+    let level = (level(args), args.strict);
     for path in &args.paths {
         for file in files(path)? {
             reports.push(check(level, &file));
@@ -181,7 +191,7 @@ pub(super) fn files(path: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-fn check(level: PodSecurity, file: &Path) -> (Report, Vec<PodSpec>) {
+fn check(level: (PodSecurity, bool), file: &Path) -> (Report, Vec<PodSpec>) {
     let name = match file.as_os_str() == "-" {
         true => "stdin".to_owned(),
         false => file.display().to_string(),
@@ -226,6 +236,8 @@ fn show(report: &Report) -> String {
         let classes = classes.map(|class| format!("priorityclass {class}"));
         let pods = report.pods.iter().cloned();
         let objects = report.configuration.iter().cloned();
+        let workloads = report.workloads.iter().cloned();
+        let pods = pods.chain(workloads);
         let all: Vec<String> = pods.chain(services).chain(objects).chain(classes).collect();
         text.push_str(&format!("{file}: ok: {}\n", all.join(", ")));
     }

@@ -22,6 +22,10 @@ pub const TOPICS: &[(&str, &str)] = &[
     ),
     ("migrate", "coming from docker-compose, podman or k3s"),
     ("pods", "edits, restarts, readiness, room and priority"),
+    (
+        "workloads",
+        "Deployments, StatefulSets and DaemonSets, and how they roll out",
+    ),
     ("order", "what a pod starts after"),
     (
         "images",

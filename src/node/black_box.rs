@@ -48,14 +48,11 @@ impl BlackBox {
                 .duration_since(at)
                 .unwrap_or_default()
         });
-        let written = age.ok().map(|age| {
-            let age = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
-            Time(now.0.saturating_sub(age))
-        });
+        let age = age.map(|age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX));
         let mut black_box = Self {
             path,
             boot: super::boot::id(),
-            batch: Batch::after(written),
+            batch: Batch::after(age.ok(), now),
             noted: HashMap::new(),
             writing: None,
         };

@@ -54,6 +54,17 @@ pub(super) fn conflicts(
             }
         }
     }
+    for workload in &candidate.workloads {
+        for (path, loaded) in others {
+            if loaded
+                .workloads
+                .iter()
+                .any(|other| other.key == workload.key)
+            {
+                say(workload.key.to_string(), path);
+            }
+        }
+    }
     for class in &candidate.classes {
         let name = &class.metadata.name;
         for (path, loaded) in others {

@@ -56,6 +56,7 @@ mod unblock;
 mod user_namespaces;
 mod waits;
 mod watch;
+mod workloads;
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -195,6 +196,8 @@ struct Node {
     swept: bool,
     /// The configuration documents in force, as they are shown.
     documents: Vec<claims::Shown>,
+    /// The documents that stand for pods, as they are shown.
+    workloads: workloads::Workloads,
     /// The claims whose size is known.
     claim_sizes: Vec<Sized>,
     /// How many settlements of claims have begun, and the newest of those whose outcome is known.
@@ -290,6 +293,7 @@ impl Node {
                 self.shown.store.set_files(files);
                 self.shown.store.set_priority_classes(&documents.classes);
                 self.documents = documents.shown;
+                self.workloads.set(documents.workloads);
                 self.show_configuration();
                 self.views.services = documents.services;
                 if !self.leaving {
@@ -480,6 +484,7 @@ impl Node {
             self.publish(uid);
             self.clean(uid);
         }
+        self.show_workloads();
         self.views.keep_up(&self.state, &self.tools.facts.now());
         self.tell_of_drain();
         self.keep_files();

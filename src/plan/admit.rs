@@ -17,7 +17,8 @@ use crate::spec::{PodUid, Reason, RestartPolicy};
 use crate::types::Exit;
 
 impl NodeState {
-    pub(super) fn desired_changed(&mut self, desired: &Desired, now: Stamp, out: &mut Vec<Notice>) {
+    /// From now on these pods are wanted.
+    pub(super) fn want(&mut self, desired: &Desired, now: Stamp, out: &mut Vec<Notice>) {
         self.network_changes += 1;
         let desired = &self.incarnate(desired);
         let incarnations = &mut self.incarnations;

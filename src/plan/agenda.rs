@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::event::{HookOrder, Order, ProbeOrder};
 use super::run::Running;
 use super::{Action, Event, NodeFact, NodeState, Notice, PodFact, PodState, RunFact, Stamp, Time};
-use super::{after, cordon, decide, hook, pressure, probe, shutdown, verdict};
+use super::{after, cordon, decide, hook, pressure, probe, shutdown, verdict, workload};
 use crate::spec::PodUid;
 
 /// What follows from the facts.
@@ -236,6 +236,7 @@ impl Agenda {
 fn next_of_node(state: &NodeState, now: Time) -> Step {
     shutdown::next(state, now)
         .or_else(|| cordon::next(state))
+        .or_else(|| workload::next(state, now))
         .or_else(|| pressure::next(state, now))
 }
 

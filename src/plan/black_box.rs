@@ -35,10 +35,12 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// The batch of an agent that has just started; the box was written at this time.
-    pub fn after(written: Option<Time>) -> Self {
+    /// The batch of an agent that starts now; the box was written so many milliseconds ago.
+    pub fn after(age_ms: Option<u64>, now: Time) -> Self {
+        // Times begin with the boot: what was long before it does not count as its beginning.
+        let recent = age_ms.filter(|age| *age < APART_MS);
         Self {
-            written,
+            written: recent.map(|age| Time(now.0.saturating_sub(age))),
             ..Self::default()
         }
     }
@@ -182,19 +184,33 @@ mod tests {
 
     #[test]
     fn the_box_is_written_soon_but_at_most_once_a_minute() {
-        for (sentence, written, added, expected) in [
-            ("nothing happens", Some(5_000), None, None),
+        // The agent starts 5 s after the boot.
+        let start = Time(5_000);
+        for (sentence, age_ms, added, expected) in [
+            ("nothing happens", Some(0), None, None),
             ("the first of all", None, Some(5_000), Some(7_000)),
-            ("soon after a write", Some(5_000), Some(6_000), Some(65_000)),
+            ("soon after a write", Some(0), Some(6_000), Some(65_000)),
             (
                 "just before the minute is over",
-                Some(5_000),
+                Some(0),
                 Some(64_500),
                 Some(66_500),
             ),
-            ("long after", Some(5_000), Some(500_000), Some(502_000)),
+            ("long after", Some(0), Some(500_000), Some(502_000)),
+            (
+                "written before the boot",
+                Some(59_999),
+                Some(5_000),
+                Some(60_000),
+            ),
+            (
+                "written long before the boot",
+                Some(60_000),
+                Some(5_000),
+                Some(7_000),
+            ),
         ] {
-            let mut batch = Batch::after(written.map(Time));
+            let mut batch = Batch::after(age_ms, start);
             if let Some(at) = added {
                 batch.add(exit("p", 1, 0), Time(at));
                 batch.add(exit("q", 1, 0), Time(at + 1));

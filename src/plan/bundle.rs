@@ -147,7 +147,7 @@ pub fn unready(state: &NodeState, wanted: &PodSpec) -> Option<String> {
 }
 
 /// Whether a container runs with another image than its manifest names.
-fn outdated(pod: &PodState) -> bool {
+pub(super) fn outdated(pod: &PodState) -> bool {
     let specs = pod.spec.all_containers().zip(&pod.containers);
     specs
         .into_iter()

@@ -23,6 +23,7 @@ pub use super::verdict::Verdict;
 use super::{Action, Stamp, Time};
 use crate::spec::{
     Condition, HookKind, ObjectKey, PodKey, PodSpec, PodUid, ProbeKind, Reason, ServiceSpec,
+    Workload, WorkloadKey,
 };
 use crate::types::{Effective, Exit, StopSignal};
 
@@ -33,6 +34,8 @@ pub struct Desired {
     pub pods: BTreeMap<PodUid, Arc<PodSpec>>,
     /// The services there should be, with the ports of the node that were chosen for them.
     pub services: BTreeMap<PodKey, Arc<ServiceSpec>>,
+    /// The documents that stand for some of the pods.
+    pub workloads: BTreeMap<WorkloadKey, Arc<Workload>>,
 }
 
 /// One run of one container.
@@ -72,6 +75,8 @@ pub enum Event {
 pub enum NodeFact {
     /// The manifest directory was read. Always the whole set.
     DesiredChanged(Desired),
+    /// Pods of documents that stand for pods may come or go; see `plan::workload::next`.
+    WorkloadTurn,
     /// The settings have changed.
     SettingsChanged(Settings),
     /// The node's addresses have changed; they are shown with its pods.
@@ -364,6 +369,7 @@ impl NodeFact {
             | Self::Reclaimed
             | Self::Alarmed
             | Self::ClaimsChanged(_)
+            | Self::WorkloadTurn
             | Self::OutsideSeen(_) => false,
         }
     }

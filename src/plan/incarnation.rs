@@ -157,6 +157,7 @@ impl NodeState {
         Desired {
             pods,
             services: desired.services.clone(),
+            workloads: desired.workloads.clone(),
         }
     }
 

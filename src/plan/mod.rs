@@ -55,6 +55,7 @@ pub mod state;
 pub mod status;
 pub mod user_namespace;
 pub mod verdict;
+pub mod workload;
 
 pub use action::Action;
 pub use agenda::{Agenda, Step, Task};

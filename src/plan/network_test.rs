@@ -41,6 +41,7 @@ impl Node {
                 .into_iter()
                 .map(|s| (s.spec.key.clone(), Arc::new(s.spec)))
                 .collect(),
+            ..Desired::default()
         };
         self.tell(Event::Node(NodeFact::DesiredChanged(desired)));
     }

@@ -27,6 +27,7 @@ use super::round::Round;
 use super::run::{Asked, Ended, OfRun, Run, Stop};
 use super::shutdown::Shutdown;
 use super::verdict::Verdict;
+use super::workload::Workloads;
 use super::{Action, Stamp, Time, Wall, device};
 use crate::spec::{ContainerSpec, PodSpec, PodUid, Resource, RestartPolicy};
 
@@ -72,8 +73,11 @@ pub struct NodeState {
     pub settings: Settings,
     /// The identity of the node; constant while the agent runs.
     pub node: Arc<NodeIdentity>,
-    /// The wanted pods and services; `None` until the manifests are read for the first time, and nothing begins before.
+    /// The pods that are wanted now, and services; `None` until the manifests are read for the first time, and nothing
+    /// begins before.
     pub desired: Option<Desired>,
+    /// How far the documents are that stand for pods.
+    pub workloads: Workloads,
     /// What removed pods leave to the next ones of their names.
     pub incarnations: Incarnations,
     /// When pods were held before the agent restart; empty once the manifests are known.
@@ -106,6 +110,7 @@ impl NodeState {
             settings,
             node: Arc::default(),
             desired: None,
+            workloads: Workloads::default(),
             incarnations: Incarnations::default(),
             former_holds: Holds::new(),
             pods: BTreeMap::new(),

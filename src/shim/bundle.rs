@@ -1,5 +1,5 @@
 //! A bundle's `config.json`: the parts that the shim needs or changes as values, the rest as text. Most of it is
-//! the seccomp filter, which as a tree of values would take more memory than everything else in a shim.
+//! the seccomp profile, which as a tree of values would take more memory than everything else in a shim.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,10 +21,17 @@ pub(super) struct Bundle<'a> {
     path: PathBuf,
     whole: Fields<'a>,
     process: Fields<'a>,
+    /// In place of what was written, if the runtime leaves seccomp to the shim.
+    unfiltered: Option<Unfiltered>,
     pub(super) mounts: Vec<Value>,
     pub(super) user: User,
     pub(super) cwd: PathBuf,
     pub(super) linux: Linux,
+}
+
+struct Unfiltered {
+    linux: Box<RawValue>,
+    capabilities: Box<RawValue>,
 }
 
 /// User and group of the container's processes.
@@ -75,7 +82,43 @@ impl<'a> Bundle<'a> {
             },
             whole,
             process,
+            unfiltered: None,
         })
+    }
+
+    /// Takes the seccomp profile out. The process gets those of `needed` that it lacks for the time until the shim has
+    /// loaded the filter; returns them. A process with `noNewPrivileges` needs none.
+    pub(super) fn take_seccomp(
+        &mut self,
+        needed: &[&'static str],
+    ) -> Result<Vec<&'static str>, ShimError> {
+        let change = || {
+            let mut linux: Fields<'_> = field(&self.whole, "linux")?;
+            linux.remove("seccomp");
+            let mut sets: BTreeMap<String, Vec<String>> = field(&self.process, "capabilities")?;
+            let own = sets.get("bounding").cloned().unwrap_or_default();
+            let is_fixed = self.process.get("noNewPrivileges");
+            let mut lent = needed.to_vec();
+            lent.retain(|name| !own.iter().any(|own| own == name));
+            if is_fixed.is_some_and(|value| value.get() == "true") || !lent.contains(&needed[0]) {
+                lent.clear();
+            }
+            for set in ["bounding", "effective", "permitted"] {
+                let set = sets.entry(set.to_owned()).or_default();
+                set.extend(lent.iter().map(|name| (*name).to_owned()));
+            }
+            let unfiltered = Unfiltered {
+                linux: to_raw_value(&linux)?,
+                capabilities: to_raw_value(&sets)?,
+            };
+            Ok((unfiltered, lent))
+        };
+        let (unfiltered, lent) = change().map_err(|source| ShimError::Json {
+            path: self.path.clone(),
+            source,
+        })?;
+        self.unfiltered = Some(unfiltered);
+        Ok(lent)
     }
 
     /// Writes the document again, with its current mounts and this working directory.
@@ -90,10 +133,14 @@ impl<'a> Bundle<'a> {
 
     fn text(&self, cwd: &Path) -> serde_json::Result<Vec<u8>> {
         let cwd = to_raw_value(cwd)?;
-        let process = to_raw_value(&with(&self.process, [("cwd", &*cwd)]))?;
+        let unfiltered = self.unfiltered.as_ref();
+        let capabilities = unfiltered.map(|other| ("capabilities", &*other.capabilities));
+        let process = [("cwd", &*cwd)].into_iter().chain(capabilities);
+        let process = to_raw_value(&with(&self.process, process))?;
         let mounts = to_raw_value(&self.mounts)?;
         let changed = [("process", &*process), ("mounts", &*mounts)];
-        serde_json::to_vec(&with(&self.whole, changed))
+        let linux = unfiltered.map(|other| ("linux", &*other.linux));
+        serde_json::to_vec(&with(&self.whole, changed.into_iter().chain(linux)))
     }
 }
 
@@ -107,9 +154,9 @@ fn field<'a, T: Deserialize<'a>>(fields: &Fields<'a>, name: &'static str) -> ser
 }
 
 /// The fields with some of them replaced.
-fn with<'a, const N: usize>(
+fn with<'a>(
     fields: &'a Fields<'_>,
-    others: [(&'a str, &'a RawValue); N],
+    others: impl Iterator<Item = (&'a str, &'a RawValue)>,
 ) -> BTreeMap<&'a str, &'a RawValue> {
     let fields = fields.iter().map(|(name, value)| (name.as_str(), *value));
     fields.chain(others).gather()
@@ -144,10 +191,46 @@ mod tests {
         expected["mounts"] = json!([expected["mounts"][0], { "destination": "/b" }]);
         assert_eq!(written, expected);
 
+        let mut bundle = Bundle::of("config.json".into(), text.as_bytes()).expect("valid");
+        assert!(bundle.take_seccomp(&["A", "B"]).is_err(), "no capabilities");
+
         for (text, missing) in [("{}", "process"), (r#"{"process":{}}"#, "user")] {
             let error = Bundle::of(PathBuf::new(), text.as_bytes()).err();
             let error = error.expect("refused").to_string();
             assert!(error.contains(missing), "{error}");
+        }
+    }
+
+    #[test]
+    fn without_its_profile_a_process_is_lent_what_the_shim_needs_to_load_the_filter() {
+        let cases: [(&[&str], bool, &[&str]); 5] = [
+            (&[], false, &["CAP_SYS_ADMIN", "CAP_SETPCAP"]),
+            (&["CAP_SETPCAP"], false, &["CAP_SYS_ADMIN"]),
+            (&["CAP_SYS_ADMIN"], false, &[]),
+            (&["CAP_SYS_ADMIN", "CAP_SETPCAP"], false, &[]),
+            (&[], true, &[]),
+        ];
+        for (own, is_fixed, expected) in cases {
+            let mut document = json!({
+                "process": { "user": { "uid": 1, "gid": 2 }, "cwd": "/", "noNewPrivileges": is_fixed,
+                             "capabilities": { "bounding": own, "effective": own, "permitted": own, "ambient": [] } },
+                "mounts": [],
+                "linux": { "cgroupsPath": "/g", "seccomp": { "syscalls": [] } },
+            });
+            let text = document.to_string();
+            let mut bundle = Bundle::of("config.json".into(), text.as_bytes()).expect("valid");
+            let lent = bundle.take_seccomp(&["CAP_SYS_ADMIN", "CAP_SETPCAP"]);
+            assert_eq!(lent.expect("valid"), expected);
+            document["linux"]
+                .as_object_mut()
+                .expect("fields")
+                .remove("seccomp");
+            for set in ["bounding", "effective", "permitted"] {
+                document["process"]["capabilities"][set] = json!([own, expected].concat());
+            }
+            let written = bundle.text(Path::new("/")).expect("JSON");
+            let written: Value = serde_json::from_slice(&written).expect("JSON");
+            assert_eq!(written, document);
         }
     }
 }

@@ -17,6 +17,7 @@ use nix::unistd::Pid;
 use super::binds::Late;
 use super::bundle::{self, Bundle};
 use super::executor::Program;
+use super::filter::Filter;
 use super::log::Log;
 use super::protocol::{ContainerRecord, StartRequest};
 use super::status::{Said, Status};
@@ -41,6 +42,8 @@ pub(super) struct Container {
     pub(super) log: Log,
     /// The writing end of its standard input, if kept open.
     pub(super) stdin: Option<OwnedFd>,
+    /// If it has a filter of the agent's: the capabilities that its document names and it does not have.
+    pub(super) lent: Option<Vec<u32>>,
 }
 
 /// Both clocks now.
@@ -75,9 +78,11 @@ impl Place<'_> {
                 if let Some(users) = self.users {
                     users.show_mounts(&request, &mut bundle)?;
                 }
-                binds::settle(&request, &mut bundle, root.as_fd())
+                let filter = Filter::take(&request, &mut bundle)?;
+                let late = binds::settle(&request, &mut bundle, root.as_fd())?;
+                Ok((late, filter))
             })
-            .and_then(|late| self.launch(&request, &bundle, late));
+            .and_then(|(late, filter)| self.launch(&request, &bundle, late, filter));
         // Dropped before memory is given back.
         drop(bundle);
         drop(text);
@@ -90,6 +95,7 @@ impl Place<'_> {
                 stdin: launched.stdin,
                 request,
                 group,
+                lent: launched.lent,
             }),
             Err(error) => {
                 close_leaked(&before);
@@ -127,6 +133,7 @@ impl Place<'_> {
         request: &StartRequest,
         bundle: &Bundle<'_>,
         late: Late,
+        filter: Option<Filter>,
     ) -> Result<Launched, ShimError> {
         let oom_before = cgroup::oom_kills(self.hierarchies, &bundle.linux.cgroups_path);
         let status = Status::open()?;
@@ -136,10 +143,12 @@ impl Place<'_> {
             user.gid = users.on_node(user.gid)?;
         }
         let mut streams = Streams::open(request, user, self.run_dir)?;
+        let lent = filter.as_ref().map(|filter| filter.lent().to_vec());
         let program = Program {
             status: status.number(),
             complete: late.is_empty(),
             cwd: late.cwd().map(Path::to_owned),
+            filter,
         };
         let mut engine = match self.create(request, program, &mut streams) {
             Ok(engine) => engine,
@@ -170,6 +179,7 @@ impl Place<'_> {
             oom_before,
             log,
             stdin,
+            lent,
         })
     }
 
@@ -248,6 +258,7 @@ struct Launched {
     oom_before: u64,
     log: Log,
     stdin: Option<OwnedFd>,
+    lent: Option<Vec<u32>>,
 }
 
 /// Makes libcontainer's files readable by root alone: they contain the container's environment, and their modes

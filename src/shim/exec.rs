@@ -25,6 +25,7 @@ use nix::unistd::Pid;
 use super::ShimError;
 use super::container::Container;
 use super::executor::{self, DEFAULT_PATH};
+use super::filter::Filter;
 use super::protocol::ExecRequest;
 use super::status::{Status, report};
 use crate::chain;
@@ -146,17 +147,21 @@ impl Job<'_> {
     /// Forks the program in the container; in the program, becomes it. Returns only errors.
     fn courier(&self) -> String {
         let fork = self.read_spec().and_then(|spec| {
+            let filter = self.read_filter()?;
             self.enter()?;
             self.close_the_rest();
             let fork = process::fork_sibling().map_err(failed("fork"))?;
-            Ok((fork, spec))
+            Ok((fork, (spec, filter)))
         });
         match fork {
             Ok((Fork::Parent(pid), _)) => {
                 report(self.status, 'P', &pid.to_string());
                 process::exit_now(0);
             }
-            Ok((Fork::Child, spec)) => self.program(&spec).err().unwrap_or_default(),
+            Ok((Fork::Child, (spec, filter))) => {
+                let done = self.program(&spec, filter.as_ref());
+                done.err().unwrap_or_default()
+            }
             Err(message) => message,
         }
     }
@@ -172,6 +177,12 @@ impl Job<'_> {
     fn read_spec(&self) -> Result<Spec, String> {
         let path = self.container.request.bundle.join("config.json");
         Spec::load(&path).map_err(|error| format!("{}: {}", path.display(), chain(&error)))
+    }
+
+    fn read_filter(&self) -> Result<Option<Filter>, String> {
+        let read = |lent: &Vec<u32>| Filter::read(&self.container.request.bundle, lent.clone());
+        let filter = self.container.lent.as_ref().map(read).transpose();
+        filter.map_err(|error| chain(&error))
     }
 
     /// Joins cgroup and namespaces of the container. The pid namespace takes effect only in children.
@@ -220,7 +231,7 @@ impl Job<'_> {
     }
 
     /// Takes on the container's identity and becomes the program, in the order of libcontainer's first process.
-    fn program(&self, spec: &Spec) -> Result<(), String> {
+    fn program(&self, spec: &Spec, filter: Option<&Filter>) -> Result<(), String> {
         let process = spec.process().as_ref().ok_or("the bundle has no process")?;
         nix::unistd::setsid().map_err(failed_nix("make a session"))?;
         signals::reset();
@@ -271,7 +282,7 @@ impl Job<'_> {
         if !early {
             load()?;
         }
-        let message = executor::run(&self.request.argv, &path, &env);
+        let message = executor::run(&self.request.argv, &path, &env, filter);
         report(self.status, 'R', &message);
         process::exit_now(127);
     }

@@ -9,6 +9,7 @@ use std::{fs, io};
 use libcontainer::oci_spec::runtime::Spec;
 use libcontainer::workload::{Executor, ExecutorError, ExecutorValidationError};
 
+use super::filter::Filter;
 use super::status::report;
 use crate::sys::{process, signals};
 
@@ -25,6 +26,8 @@ pub(super) struct Program {
     pub(super) complete: bool,
     /// The working directory, if it comes with mounts that do not exist yet.
     pub(super) cwd: Option<PathBuf>,
+    /// The filter that the runtime does not load.
+    pub(super) filter: Option<Filter>,
 }
 
 impl Executor for Program {
@@ -61,7 +64,7 @@ impl Executor for Program {
                 process::c_string(entry)
             })
             .collect();
-        let message = run(&args, &path, &env);
+        let message = run(&args, &path, &env, self.filter.as_ref());
         report(self.status, 'R', &message);
         // The shim's exit handlers and unwinding must not run in the container.
         process::exit_now(128);
@@ -81,14 +84,18 @@ fn command(spec: &Spec) -> (Vec<String>, String) {
 }
 
 /// Becomes the program; returns the error if that fails.
-pub(super) fn run(args: &[String], path: &str, env: &[CString]) -> String {
+pub(super) fn run(args: &[String], path: &str, env: &[CString], filter: Option<&Filter>) -> String {
     let program = match find(args, path) {
         Ok(program) => program,
         Err(message) => return message,
     };
     let args: Vec<CString> = args.iter().map(process::c_string).collect();
+    let file = process::c_string(&program);
     signals::reset();
-    let error = process::exec(&process::c_string(&program), &args, env);
+    if let Some(Err(error)) = filter.map(Filter::enter) {
+        return format!("could not load the seccomp filter: {}", errno_text(&error));
+    }
+    let error = process::exec(&file, &args, env);
     format!("exec {}: {}", program.display(), errno_text(&error))
 }
 

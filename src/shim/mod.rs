@@ -24,6 +24,7 @@ mod error;
 mod exec;
 mod executor;
 mod exit;
+mod filter;
 mod image_volumes;
 mod kept;
 mod log;

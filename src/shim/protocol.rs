@@ -20,6 +20,9 @@ pub const VERSION: u32 = 1;
 /// Name of the link to the joined process namespace in a bundle: a container's, or the pod's.
 pub const TARGET_LINK: &str = "pid-namespace";
 
+/// The file of a bundle that has its seccomp filter, as the kernel takes it.
+pub const FILTER_FILE: &str = "seccomp.bpf";
+
 /// Name of the link to the pod's user namespace in a bundle, if the pod has one.
 pub const USERS_LINK: &str = "user-namespace";
 
@@ -239,6 +242,9 @@ pub struct StartRequest {
     /// bundle a link to it, which the OCI spec names.
     #[serde(default)]
     pub target: Option<String>,
+    /// The bundle has the filter of its seccomp profile, ready to load ([`FILTER_FILE`]).
+    #[serde(default)]
+    pub own_filter: bool,
 }
 
 /// A device of the node in a container with a user namespace, where `config.json` cannot name it.

@@ -5,12 +5,13 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sys::statfs::OVERLAYFS_SUPER_MAGIC;
 
 use super::ShimError;
 use super::image_volumes;
@@ -156,6 +157,7 @@ fn stack(
     lasting: Lasting,
 ) -> Result<(), ShimError> {
     let layers = Folders::open(layers)?;
+    let folder = upper;
     let (upper, work) = (place(upper)?, place(work)?);
     let options = format!(
         "{},upperdir={},workdir={}",
@@ -164,7 +166,26 @@ fn stack(
         work.as_raw_fd()
     );
     let mounted = layers.among(|| mount_overlay(target, &options, lasting));
-    mounted?.map_err(|errno| ShimError::path("mount overlay on", target)(errno.into()))
+    mounted?.map_err(|errno| match unfit(errno, upper.as_fd(), folder) {
+        Some(why) => ShimError::Create(why),
+        None => ShimError::path("mount overlay on", target)(errno.into()),
+    })
+}
+
+/// Why there can be no overlay, where the kernel's error alone says too little.
+fn unfit(errno: Errno, upper: BorrowedFd<'_>, path: &Path) -> Option<String> {
+    if errno == Errno::ENODEV {
+        let why = "the kernel has no overlay file system: CONFIG_OVERLAY_FS, or `modprobe overlay`";
+        return Some(why.to_owned());
+    }
+    let found = nix::sys::statfs::fstatfs(upper).ok()?;
+    (found.filesystem_type() == OVERLAYFS_SUPER_MAGIC).then(|| {
+        format!(
+            "`{}` is on an overlay, which cannot be the writable layer of another: put the agent's `--root` on a disk or \
+             a tmpfs",
+            path.display()
+        )
+    })
 }
 
 fn place(path: &Path) -> Result<OwnedFd, ShimError> {

@@ -16,6 +16,7 @@ use super::pod::{
 };
 use super::resources::Figures;
 use super::restart::RestartPolicy;
+use super::workload::WorkloadKey;
 use super::{
     after, annotations, app_armor, backoff, confinement, container, device, huge_pages, names,
     network, placement, resources, restart, security, support, swap, uid, user_namespace, volume,
@@ -80,6 +81,7 @@ fn identified(
         uid,
         template,
         key,
+        workload: WorkloadKey::of_pod(&pod.metadata),
         restart_policy: restart_policy.unwrap_or(RestartPolicy::Always),
         restart_backoff,
         swap_max_bytes,

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::core::v1::{EphemeralContainer, Pod, Service};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 
 use super::configuration::{self, Configuration, Object, ObjectKind};
@@ -18,6 +18,7 @@ use super::position::Positions;
 use super::priority::{self, Known, PriorityClasses};
 use super::service::ServiceDocument;
 use super::value::Value;
+use super::workload::{self, Workload, WorkloadKey, WorkloadKind};
 use super::{assemble, decode, default, ephemeral, kinds, service_rules, syntax};
 use crate::types::InOrder;
 
@@ -32,7 +33,12 @@ pub struct ConvertContext<'a> {
     pub pod_security: PodSecurity,
     /// What became of the encrypted contents of the file's Secrets.
     pub opened: &'a Opened,
+    /// No document is passed over: of a kind that is not read, it is an error beside others, too.
+    pub strict: bool,
 }
+
+/// Limit of pods in one file: a few lines may stand for many.
+pub const MAX_PODS: usize = 10_000;
 
 /// No encrypted content was decrypted.
 static NOTHING_OPENED: Opened = Opened::new();
@@ -44,7 +50,16 @@ impl<'a> ConvertContext<'a> {
             node_name,
             pod_security: PodSecurity::Privileged,
             opened: &NOTHING_OPENED,
+            strict: false,
         }
+    }
+}
+
+impl Documents {
+    /// Whether there is none.
+    fn is_empty(&self) -> bool {
+        let none = self.pods.is_empty() && self.services.is_empty() && self.workloads.is_empty();
+        none && self.priority_classes.is_empty() && self.configuration.is_empty()
     }
 }
 
@@ -57,8 +72,13 @@ pub struct Documents {
     pub services: Vec<ServiceDocument>,
     /// Priority classes with unique names, at most one of them the default.
     pub priority_classes: Vec<PriorityClass>,
+    /// Documents that stand for pods; their pods are among `pods`.
+    pub workloads: Vec<Workload>,
     /// ConfigMaps, Secrets, service accounts and namespaces.
     pub configuration: Configuration,
+    /// Fields of other documents than pods and services that mean nothing here, and documents of kinds that are not read
+    /// and were passed over: sentences for people, with the file.
+    pub warnings: Vec<String>,
 }
 
 /// Converts a manifest file: YAML or JSON, several documents, `List` and the lists of one kind. A file without
@@ -82,6 +102,7 @@ pub fn documents_beside(
     let values = parse(text).map_err(|problem| placed(vec![problem], text, file))?;
     let mut result = Documents::default();
     let mut problems = Vec::new();
+    let mut skipped = Vec::new();
     let mut seen = Seen::default();
     // A class may come after the pods that use it.
     let mut own = PriorityClasses::new();
@@ -98,6 +119,7 @@ pub fn documents_beside(
         let mut document = Document::new(Some(context.node_name), known, &report);
         document.pod_security = context.pod_security;
         document.opened = context.opened;
+        document.before = result.pods.len();
         document.object(&mut value, &Path::Root, None);
         for (index, pod) in document.pods {
             let again = !seen.pods.insert(pod.key.clone());
@@ -116,6 +138,20 @@ pub fn documents_beside(
             at(index, |path| seen.class(&class, path, &report));
             result.priority_classes.push(class);
         }
+        let warned = document.warnings.into_iter();
+        result
+            .warnings
+            .extend(warned.map(|warning| format!("{file}: {warning}")));
+        for (index, workload) in document.workloads {
+            let again = !seen.workloads.insert(workload.key.clone());
+            at(index, |path| {
+                if again {
+                    let name = path.field("metadata");
+                    report.duplicate(&name.field("name"), &workload.key.name);
+                }
+            });
+            result.workloads.push(workload);
+        }
         for (index, object) in document.objects {
             let name = object.key().name;
             if !result.configuration.insert(Arc::new(object)) {
@@ -124,13 +160,21 @@ pub fn documents_beside(
                 });
             }
         }
+        skipped.extend(report.take_skipped());
         problems.extend(report.into_problems());
         if problems.len() >= MAX_ERRORS {
             problems.truncate(MAX_ERRORS);
             break;
         }
     }
+    if context.strict || result.is_empty() {
+        problems.append(&mut skipped);
+    }
     if problems.is_empty() {
+        let skipped = placed(skipped, text, file).into_iter();
+        result
+            .warnings
+            .extend(skipped.map(|error| error.to_string()));
         Ok(result)
     } else {
         Err(placed(problems, text, file))
@@ -150,6 +194,7 @@ fn at(index: Option<usize>, then: impl FnOnce(&Path<'_>)) {
 #[derive(Debug, Default)]
 struct Seen {
     pods: BTreeSet<PodKey>,
+    workloads: BTreeSet<WorkloadKey>,
     services: BTreeSet<PodKey>,
     node_ports: BTreeMap<(Protocol, u16), PodKey>,
     classes: BTreeSet<String>,
@@ -292,6 +337,12 @@ struct Document<'r> {
     classes: Vec<(Option<usize>, PriorityClass)>,
     /// Configuration documents with their index, if they are items of a list.
     objects: Vec<(Option<usize>, Object)>,
+    /// Documents that stand for pods, with their index, if they are items of a list.
+    workloads: Vec<(Option<usize>, Workload)>,
+    /// Of documents that are no pods or services.
+    warnings: Vec<String>,
+    /// How many pods there are in earlier documents of the file.
+    before: usize,
 }
 
 impl<'r> Document<'r> {
@@ -306,6 +357,9 @@ impl<'r> Document<'r> {
             services: Vec::new(),
             classes: Vec::new(),
             objects: Vec::new(),
+            workloads: Vec::new(),
+            warnings: Vec::new(),
+            before: 0,
         }
     }
 
@@ -328,7 +382,10 @@ impl<'r> Document<'r> {
         };
         let (version, kind) = (word("apiVersion"), word("kind"));
         let kind = kind.or(implied.map(str::to_owned)).unwrap_or_default();
-        let version = version.or(implied.map(|_| "v1".to_owned()));
+        let version = version.or(implied.map(|kind| {
+            let of = WorkloadKind::of(kind);
+            of.map_or("v1", WorkloadKind::version).to_owned()
+        }));
         let single = kind.strip_suffix("List").unwrap_or(&kind);
         match kind.as_str() {
             "Pod" | "Service" | "List" | "PodList" | "ServiceList" => {
@@ -347,7 +404,24 @@ impl<'r> Document<'r> {
                     self.v1(&kind, value, path);
                 }
             }
-            other => kinds::refuse(other, path, self.report),
+            _ => match WorkloadKind::of(single) {
+                Some(of)
+                    if version
+                        .as_deref()
+                        .is_some_and(|given| of.has_version(given))
+                        || self.is_version(value, version.as_deref(), of.version(), path) =>
+                {
+                    match single == kind {
+                        true => self.workload(of, value, path),
+                        false => self.v1(&kind, value, path),
+                    }
+                }
+                Some(_) => {}
+                None => {
+                    let version = version.unwrap_or_default();
+                    kinds::refuse(&kind, &version, path, self.report);
+                }
+            },
         }
     }
 
@@ -401,6 +475,7 @@ impl<'r> Document<'r> {
                     let path = list.index(index);
                     let before = (self.pods.len(), self.services.len(), self.classes.len());
                     let objects_before = self.objects.len();
+                    let workloads_before = self.workloads.len();
                     match item.get("kind") {
                         Some(Value::String(kind)) if kind.ends_with("List") => {
                             self.report
@@ -418,6 +493,9 @@ impl<'r> Document<'r> {
                         *at = Some(index);
                     }
                     for (at, _) in &mut self.objects[objects_before..] {
+                        *at = Some(index);
+                    }
+                    for (at, _) in &mut self.workloads[workloads_before..] {
                         *at = Some(index);
                     }
                 }
@@ -447,7 +525,63 @@ impl<'r> Document<'r> {
         }
     }
 
+    /// Makes the pods that a document stands for.
+    fn workload(&mut self, kind: WorkloadKind, value: &mut Value, path: &Path<'_>) {
+        bare(value);
+        let Some(mut template) = workload::read(kind, value, path, self.report) else {
+            return;
+        };
+        let at = path.field("spec");
+        let at = at.field("template");
+        let Some((pod, _)) = self.decoded(&mut template.pod, &at) else {
+            return;
+        };
+        let Some(made) = workload::make(template, pod, path, self.report) else {
+            return;
+        };
+        let wanted = made.workload.pods.len();
+        if self.before + self.pods.len() + wanted > MAX_PODS {
+            let message = format_args!("more than {MAX_PODS} pods in one file");
+            self.report.error(&path.field("spec"), message);
+            return;
+        }
+        for (number, pod) in made.pods.into_iter().enumerate() {
+            let assembled = self.assembled(pod, Vec::new(), &at);
+            let Some(mut pod) = assembled else {
+                // The others would have the same errors.
+                return;
+            };
+            if number > 0 {
+                pod.warnings.clear();
+            }
+            if number < wanted {
+                self.pods.push((None, pod));
+            }
+        }
+        self.objects
+            .extend(made.claims.into_iter().map(|claim| (None, claim)));
+        if let Some(field) = made.without_effect {
+            let key = &made.workload.key;
+            let warning = format!("{key}: {field}: accepted, but no former template is kept");
+            self.warnings.push(warning);
+        }
+        self.workloads.push((None, made.workload));
+    }
+
     fn pod(&mut self, value: &mut Value, path: &Path<'_>) {
+        if let Some((pod, added)) = self.decoded(value, path)
+            && let Some(pod) = self.assembled(pod, added, path)
+        {
+            self.pods.push((None, pod));
+        }
+    }
+
+    /// A pod with its defaults, and its ephemeral containers.
+    fn decoded(
+        &mut self,
+        value: &mut Value,
+        path: &Path<'_>,
+    ) -> Option<(Pod, Vec<EphemeralContainer>)> {
         let conditions = value.get("status").and_then(|s| s.get("conditions"));
         let conditions = conditions.cloned();
         bare(value);
@@ -456,9 +590,7 @@ impl<'r> Document<'r> {
             let kept = vec![("conditions".to_owned(), conditions)];
             fields.push(("status".to_owned(), Value::Map(kept)));
         }
-        let Some(mut pod) = decode::decode::<Pod>(value, path, self.report) else {
-            return;
-        };
+        let mut pod = decode::decode::<Pod>(value, path, self.report)?;
         // Warnings from here on are about this pod.
         self.report.begin(path);
         if let Some(spec) = &mut pod.spec {
@@ -481,19 +613,26 @@ impl<'r> Document<'r> {
                 .warn(&path.field("spec").field("nodeName"), what);
         }
         let node_name = self.node_name.map(str::to_owned).or(own);
-        let node_name = node_name.unwrap_or_default();
-        default::pod(&mut pod, &node_name);
+        default::pod(&mut pod, &node_name.unwrap_or_default());
+        Some((pod, added))
+    }
+
+    fn assembled(
+        &mut self,
+        pod: Pod,
+        added: Vec<EphemeralContainer>,
+        path: &Path<'_>,
+    ) -> Option<PodSpec> {
         if let Some(refusal) = self.pod_security.refusal(&pod) {
             self.report.error(path, refusal);
         }
-        if let Some(mut pod) = assemble::pod(pod, path, self.report) {
-            if !added.is_empty() {
-                let at = path.field("spec");
-                pod =
-                    ephemeral::checked(&pod, &added, &at.field("ephemeralContainers"), self.report);
-            }
-            self.pods.push((None, pod));
+        let pod = assemble::pod(pod, path, self.report)?;
+        if added.is_empty() {
+            return Some(pod);
         }
+        let at = path.field("spec");
+        let at = at.field("ephemeralContainers");
+        Some(ephemeral::checked(&pod, &added, &at, self.report))
     }
 }
 

@@ -134,6 +134,8 @@ pub(crate) struct Problem {
 pub(crate) struct Report {
     document: usize,
     problems: RefCell<Vec<Problem>>,
+    /// Documents that are passed over if the file has others.
+    skipped: RefCell<Vec<Problem>>,
     warnings: RefCell<Vec<String>>,
     /// Path of the current pod in its document; warnings are stored with the pod and name paths inside it.
     base: RefCell<String>,
@@ -180,6 +182,11 @@ impl Report {
         self.problems.into_inner()
     }
 
+    /// Takes the documents that are passed over if the file has others.
+    pub(crate) fn take_skipped(&self) -> Vec<Problem> {
+        self.skipped.take()
+    }
+
     /// Whether there are no problems so far.
     pub(crate) fn is_clean(&self) -> bool {
         self.problems.borrow().is_empty()
@@ -219,6 +226,18 @@ impl Report {
     /// Adds a problem with advice.
     pub(crate) fn error_hint(&self, path: &Path<'_>, message: impl fmt::Display, hint: String) {
         self.push(path, 0, message.to_string(), Some(Hint::Text(hint)));
+    }
+
+    /// Notes that a document is passed over if the file has others.
+    pub(crate) fn skip(&self, path: &Path<'_>, message: impl fmt::Display, hint: String) {
+        self.skipped.borrow_mut().push(Problem {
+            document: self.document,
+            path: path.to_string(),
+            occurrence: 0,
+            message: message.to_string(),
+            hint: Some(Hint::Text(hint)),
+            at: None,
+        });
     }
 
     /// Adds the problem that a number or boolean is used for a string.

@@ -6,8 +6,13 @@ use super::suggest;
 use super::value::Value;
 
 /// Kinds that are read.
-const READ: [&str; 11] = [
+const READ: [&str; 16] = [
     "Pod",
+    "Deployment",
+    "StatefulSet",
+    "DaemonSet",
+    "ReplicaSet",
+    "ReplicationController",
     "Service",
     "ConfigMap",
     "Secret",
@@ -20,30 +25,22 @@ const READ: [&str; 11] = [
     "PodList",
 ];
 
-const ONLY: &str = "only Pod, Service, ConfigMap, Secret, PersistentVolumeClaim, PersistentVolume, PriorityClass, Namespace and \
-     ServiceAccount are";
+const ONLY: &str = "only Pod, Deployment, StatefulSet, DaemonSet, ReplicaSet, ReplicationController, Service, ConfigMap, Secret, \
+     PersistentVolumeClaim, PersistentVolume, PriorityClass, Namespace and ServiceAccount are";
 
 /// A group of kinds, why they are not read, and what to do instead.
 type Group = (&'static [&'static str], &'static str, &'static str);
 
-/// The kind will be read by a later version.
-const YET: &str = "";
-
 const GROUPS: &[Group] = &[
-    (
-        &["Deployment", "DaemonSet", "StatefulSet"],
-        YET,
-        "write its `spec.template` as a document of `kind: Pod`, with a `metadata.name`; it restarts forever",
-    ),
     (
         &["StorageClass", "CSIDriver", "VolumeSnapshot"],
         "a claim is a directory of this node, whatever its class",
         "remove it: a PersistentVolumeClaim is enough",
     ),
     (
-        &["ReplicaSet", "ReplicationController", "PodTemplate"],
-        "no controller here creates pods from templates",
-        "write its template as a document of `kind: Pod`, with a `metadata.name`",
+        &["PodTemplate"],
+        "no controller here creates pods from it",
+        "write its template as a Deployment, or as a document of `kind: Pod`, with a `metadata.name`",
     ),
     (
         &["Job"],
@@ -96,13 +93,14 @@ const GROUPS: &[Group] = &[
         "remove it",
     ),
     (
-        &[
-            "HorizontalPodAutoscaler",
-            "VerticalPodAutoscaler",
-            "PodDisruptionBudget",
-        ],
-        "a pod is there once, on this node",
-        "remove it",
+        &["HorizontalPodAutoscaler", "VerticalPodAutoscaler"],
+        "nothing here scales pods",
+        "write the number of pods into `replicas`, and what each one gets into `resources`",
+    ),
+    (
+        &["PodDisruptionBudget"],
+        "a drain of the only node stops all pods, those of the lowest priority first",
+        "remove it, and give pods that are to stay longest a priority class",
     ),
     (
         &["ResourceQuota", "LimitRange"],
@@ -151,24 +149,46 @@ pub fn refused() -> impl Iterator<Item = (&'static [&'static str], &'static str)
     GROUPS.iter().map(|(kinds, _, instead)| (*kinds, *instead))
 }
 
-/// Reports a document of a kind that is not read.
-pub(super) fn refuse(kind: &str, path: &Path<'_>, report: &Report) {
+/// Kinds without which the documents beside them would not do what their file is for.
+const NEEDED: [&str; 6] = [
+    "Job",
+    "CronJob",
+    "PodTemplate",
+    "Kustomization",
+    "KubeletConfiguration",
+    "Node",
+];
+
+/// Whether a document is of a kind that some program in a cluster has defined.
+fn is_custom(version: &str) -> bool {
+    let group = version.split_once('/').map_or("", |(group, _)| group);
+    group.contains('.') && !group.ends_with(".k8s.io")
+}
+
+/// Reports a document of a kind that is not read. Where the kind is one that pods run without, the document is passed over
+/// if its file has others.
+pub(super) fn refuse(kind: &str, version: &str, path: &Path<'_>, report: &Report) {
     let at = path.field("kind");
     let single = kind.strip_suffix("List").unwrap_or(kind);
     let is = |name: &&str| name.eq_ignore_ascii_case(kind) || name.eq_ignore_ascii_case(single);
     let known = |group: &&Group| group.0.iter().any(is);
     if let Some((_, why, instead)) = GROUPS.iter().find(known) {
-        let message = match *why {
-            YET => format!("{kind} is not supported yet by this version; {ONLY}"),
-            why => format!("{kind} is not supported: {why}"),
-        };
-        report.error_hint(&at, message, (*instead).to_owned());
+        let message = format!("{kind} is not supported: {why}");
+        let instead = (*instead).to_owned();
+        match NEEDED.contains(&single) {
+            true => report.error_hint(&at, message, instead),
+            false => report.skip(&at, message, instead),
+        }
         return;
     }
     let message = format!("{kind} is not supported; {ONLY}");
     let others = GROUPS.iter().flat_map(|group| group.0);
     let all: Vec<&str> = READ.iter().chain(others).copied().collect();
     match suggest::nearest(kind, &all) {
+        _ if is_custom(version) => {
+            let message = format!("{kind} is not supported: {version} has no controller here");
+            report.skip(&at, message, "remove it".to_owned());
+        }
         Some(near) => report.error_hint(&at, message, format!("did you mean `{near}`?")),
         None => report.error(&at, message),
     }

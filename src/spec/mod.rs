@@ -34,6 +34,7 @@ pub mod service;
 pub mod service_links;
 pub mod sysctl;
 pub mod uid;
+pub mod workload;
 
 mod annotations;
 mod app_armor;
@@ -96,3 +97,4 @@ pub use restart::{ExitCodes, RestartAction, RestartPolicy, RestartRule};
 pub use security::{AppArmor, Seccomp, Security};
 pub use service::{ServiceAddress, ServiceDocument, ServicePort, ServiceSpec, TargetPort};
 pub use user_namespace::IdRange;
+pub use workload::{Workload, WorkloadKey, WorkloadKind};

@@ -179,6 +179,12 @@ pub(crate) fn yaml(value: &Value) -> String {
     serde_yaml::to_string(value).unwrap_or_default()
 }
 
+/// A document as JSON.
+pub(crate) fn json(value: &Value) -> String {
+    // Every tree has a form in JSON.
+    serde_json::to_string(value).unwrap_or_default()
+}
+
 /// Parses one or more JSON documents in a row.
 fn parse_json(text: &str, reader: Reader<'_>) -> Result<Vec<Value>, serde_json::Error> {
     let mut values = Vec::new();

@@ -77,6 +77,8 @@ pub struct PodSpec {
     pub template: PodUid,
     /// Namespace and name.
     pub key: PodKey,
+    /// The document that it was made from; `None`: one of its own.
+    pub workload: Option<super::WorkloadKey>,
     /// The manifest after defaulting, as it is shown by `get -o json` (status comes from `plan::status`).
     pub manifest: Arc<k8s_openapi::api::core::v1::Pod>,
     /// `spec.restartPolicy`.

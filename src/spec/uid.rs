@@ -45,6 +45,29 @@ pub(crate) fn of(pod: &Pod) -> String {
     format!("{:032x}", fnv1a(text.as_bytes()))
 }
 
+/// The hash of a text, as a UID.
+pub(super) fn hash(text: &str) -> PodUid {
+    PodUid::from(format!("{:032x}", fnv1a(text.as_bytes())).as_str())
+}
+
+/// A short hash of a defaulted template, for names of pods: letters and digits that make no words (the API server's
+/// `SafeEncodeString`).
+pub(super) fn short(pod: &Pod) -> String {
+    const SAFE: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
+    const LENGTH: usize = 10;
+    let parts = Parts::of(pod);
+    let mut text = String::new();
+    canonical(&parts.fixed, &mut text);
+    canonical(&parts.changeable, &mut text);
+    let mut rest = fnv1a(text.as_bytes());
+    let mut next = || {
+        let digit = usize::try_from(rest % 27).unwrap_or(0);
+        rest /= 27;
+        char::from(SAFE[digit])
+    };
+    (0..LENGTH).map(|_| next()).collect()
+}
+
 /// JSON with sorted keys and no spaces; sorted here, because serde_json keeps insertion order if any crate asks it to.
 fn canonical(value: &Value, text: &mut String) {
     match value {

@@ -13,6 +13,8 @@ pub const DAC_OVERRIDE: u32 = 1;
 pub const FOWNER: u32 = 3;
 /// `CAP_FSETID`.
 pub const FSETID: u32 = 4;
+/// `CAP_SETPCAP`.
+pub const SETPCAP: u32 = 8;
 /// `CAP_SYS_ADMIN`.
 pub const SYS_ADMIN: u32 = 21;
 /// `CAP_MKNOD`.
@@ -36,6 +38,39 @@ struct Data {
 
 /// Drops every capability of the calling thread that is not in `keep`; those it does not have stay absent.
 pub fn keep_only(keep: &[u32]) -> io::Result<()> {
+    retain(bits(keep), 0)
+}
+
+/// Drops capabilities of the calling thread.
+pub fn drop_these(these: &[u32]) -> io::Result<()> {
+    retain(!bits(these), !bits(these))
+}
+
+/// Takes capabilities from what programs of the calling thread can get; needs CAP_SETPCAP.
+pub fn drop_from_bounding(these: &[u32]) -> io::Result<()> {
+    for capability in these {
+        // SAFETY: the operation takes an integer.
+        let done = unsafe {
+            libc::prctl(
+                libc::PR_CAPBSET_DROP,
+                libc::c_ulong::from(*capability),
+                0,
+                0,
+                0,
+            )
+        };
+        if done != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+fn bits(capabilities: &[u32]) -> u64 {
+    capabilities.iter().fold(0, |mask, cap| mask | 1 << cap)
+}
+
+fn retain(keep: u64, keep_inheritable: u64) -> io::Result<()> {
     let mut header = Header {
         version: VERSION,
         pid: 0,
@@ -46,12 +81,11 @@ pub fn keep_only(keep: &[u32]) -> io::Result<()> {
     if got != 0 {
         return Err(io::Error::last_os_error());
     }
-    let mask = keep.iter().fold(0u64, |mask, cap| mask | 1 << cap);
     for (word, half) in data.iter_mut().enumerate() {
-        let bits = u32::try_from((mask >> (32 * word)) & 0xffff_ffff).unwrap_or(0);
-        half.permitted &= bits;
-        half.effective &= bits;
-        half.inheritable = 0;
+        let bits = |mask: u64| u32::try_from((mask >> (32 * word)) & 0xffff_ffff).unwrap_or(0);
+        half.permitted &= bits(keep);
+        half.effective &= bits(keep);
+        half.inheritable &= bits(keep_inheritable);
     }
     // SAFETY: as above; the kernel only reads.
     let set = unsafe { libc::syscall(libc::SYS_capset, &raw mut header, data.as_ptr()) };

@@ -1,6 +1,7 @@
-//! The size and free space of the file system of a path.
+//! The size and free space of the file system of a path, and the kinds of file systems that the kernel has.
 
 use std::path::Path;
+use std::sync::OnceLock;
 
 /// A file system.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -30,4 +31,37 @@ pub fn file_system(path: &Path) -> Option<FileSystem> {
         inodes_free: fs.files_free() as u64,
         inodes: fs.files() as u64,
     })
+}
+
+/// Whether `/proc/filesystems`, as `known`, names a kind.
+pub fn names(known: &str, kind: &str) -> bool {
+    let mut lines = known.lines();
+    lines.any(|line| line.split_whitespace().last() == Some(kind))
+}
+
+/// Whether the kernel has POSIX message queues, which are never a module.
+pub fn has_message_queues() -> bool {
+    static KNOWN: OnceLock<bool> = OnceLock::new();
+    *KNOWN.get_or_init(|| {
+        let known = super::file::read_text("/proc/filesystems");
+        known.map_or(true, |known| names(&known, "mqueue"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_of_file_system_is_found_by_its_whole_name() {
+        let known = "nodev\ttmpfs\n\text4\nnodev\tdevpts";
+        for (kind, there) in [
+            ("tmpfs", true),
+            ("ext4", true),
+            ("ext", false),
+            ("nodev", false),
+        ] {
+            assert_eq!(names(known, kind), there, "{kind}");
+        }
+    }
 }

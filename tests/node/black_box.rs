@@ -221,3 +221,21 @@ fn nothing_is_written_while_nothing_happens_and_the_file_stays_small() {
     );
     assert!(fs::metadata(path(&agent)).expect("there").len() <= 1_000_000);
 }
+
+#[test]
+fn an_eviction_is_kept_with_its_reason() {
+    let agent = Agent::start();
+    let script = format!("dd if=/dev/zero of=/big bs=1M count=4; {SLEEP}");
+    let limit = "    resources: {limits: {ephemeral-storage: 2Mi}}\n";
+    agent.write("full.yaml", &shell_pod("full", &script, "", limit));
+    let entry = wait(&agent, "full", "Evicted");
+    let status =
+        agent.wait_pod("full", |pod| pod["status"]["reason"] == "Evicted")["status"].clone();
+    assert_eq!(
+        (&entry["message"], &entry["container"]),
+        (&status["message"], &"".into())
+    );
+    agent.kill_and_restart();
+    stop(&agent);
+    assert_eq!(of(&entries(&agent), "full", "Evicted"), Some(&entry));
+}

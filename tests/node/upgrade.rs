@@ -1,10 +1,11 @@
 //! `coracle upgrade` without systemd: an init starts the agent again when it ends. `tests/vm/scenarios/upgrade.py` has
 //! systemd, power cuts and signatures.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, LazyLock};
 
 use super::*;
 
@@ -41,13 +42,20 @@ impl Node {
 
 /// Has the test run on a node with a ready pod; its processes are the same in the end.
 fn on_a_node(test: impl FnOnce(&Node)) {
-    let agent = Agent::prepare(Arc::new(common::netns::Netns::new()), &[], None);
+    on_a_node_with(&[], test);
+}
+
+/// The same, with flags of the agent.
+fn on_a_node_with(flags: &[&str], test: impl FnOnce(&Node)) {
+    let agent = Agent::prepare(Arc::new(common::netns::Netns::new()), flags, None);
     let node = Node {
         agent,
         stop: AtomicBool::new(false),
     };
     fs::create_dir_all(node.agent.root.join("bin")).expect("temp dir");
-    fs::copy(common::coracle().get_program(), node.program()).expect("temp dir");
+    fs::write(node.program(), &*PROGRAM).expect("temp dir");
+    let executable = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(node.program(), executable).expect("own file");
     let agent = &node.agent;
     agent.use_program(&node.program());
     agent.launch();
@@ -73,22 +81,47 @@ fn on_a_node(test: impl FnOnce(&Node)) {
     });
 }
 
+/// This program without what only debuggers need, which makes it larger than any release.
+static PROGRAM: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    let file = std::env::temp_dir().join(format!("coracle-stripped-{}", std::process::id()));
+    let stripped = Command::new("strip")
+        .arg("-o")
+        .arg(&file)
+        .arg(common::coracle().get_program())
+        .status();
+    assert!(stripped.expect("install binutils").success());
+    let bytes = fs::read(&file).expect("it was just made");
+    fs::remove_file(&file).expect("own file");
+    bytes
+});
+
 /// This program, told from itself by a few more bytes.
 fn newer() -> Vec<u8> {
-    let mut bytes = fs::read(common::coracle().get_program()).expect("the program");
+    let mut bytes = PROGRAM.clone();
     bytes.extend_from_slice(b"newer");
     bytes
 }
 
-/// A static program that says that it is version 9, and ends with 1 when it is to be the agent.
+/// A program in C that says that it is version 9 and writes state of format 2. When it is to be the agent, it spoils the
+/// node's records, and ends with 1.
+const CRASHING: &str = r#"#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+int main(int n, char **a) {
+    for (int i = 1; i < n; i++)
+        if (!strcmp(a[i], "version")) return puts("{\"client\":\"9.0.0\",\"stateFormat\":2}") < 0;
+    system("cd ROOT && for f in root/*.json run/*.json root/pods/*/*.json run/pods/*/*.json; do"
+        " test ! -e $f || echo '{\"format\":2,\"version\":\"9.0.0\"}' >$f; done");
+    return 1;
+}
+"#;
+
 fn crashing(folder: &Path) -> Vec<u8> {
     let (source, program) = (folder.join("crash.c"), folder.join("crash"));
-    let text = "#include <string.h>\n#include <stdio.h>\nint main(int n, char **a) {\n\
-        for (int i = 1; i < n; i++) if (!strcmp(a[i], \"version\"))\n\
-        return puts(\"{\\\"client\\\":\\\"9.0.0\\\",\\\"stateFormat\\\":1}\") < 0;\nreturn 1;\n}\n";
+    let text = CRASHING.replace("ROOT", folder.to_str().expect("utf-8"));
     fs::write(&source, text).expect("temp dir");
     let made = Command::new("gcc")
-        .args(["-static", "-s", "-o"])
+        .args(["-w", "-static", "-s", "-o"])
         .arg(&program)
         .arg(&source)
         .status();
@@ -125,9 +158,19 @@ fn a_good_program_stays_and_the_former_one_can_come_back() {
 }
 
 #[test]
-fn a_program_that_crashes_or_cannot_be_executed_gives_way_to_the_former_one() {
+fn pods_that_stop_with_the_agent_do_not_stop_for_an_upgrade() {
+    on_a_node_with(&["--stop-pods-on-exit"], |node| {
+        let done = node.upgrade(&["--unsigned", &node.file("newer", &newer())]);
+        assert!(done.status.success(), "{}", said(&done));
+    });
+}
+
+#[test]
+fn a_program_that_crashes_gives_way_to_the_former_one_which_has_its_records_again() {
     on_a_node(|node| {
         let old = fs::read(node.program()).expect("the program");
+        let record = |path: &str| fs::read(node.agent.root.join(path));
+        let format = record("root/format.json").expect("a format");
         let file = node.file("crashing", &crashing(&node.agent.root));
         let done = node.upgrade(&["--unsigned", &file]);
         assert_eq!(done.status.code(), Some(1), "{}", said(&done));
@@ -139,6 +182,9 @@ fn a_program_that_crashes_or_cannot_be_executed_gives_way_to_the_former_one() {
         assert!(fs::read(node.program()).expect("the program") == old);
         let status = said(&node.upgrade(&["--status"]));
         assert!(status.starts_with("went back"), "{status}");
+        assert_eq!(record("root/format.json").expect("a format"), format);
+        let log = fs::read_to_string(node.agent.root.join("agent.log")).expect("a log");
+        assert!(!log.contains("broken"), "no record is damaged: {log}");
     });
 }
 

@@ -53,6 +53,7 @@ pub(crate) fn pod(uid: &str, name: &str, policy: RestartPolicy, containers: &[&s
         uid: PodUid::from(uid),
         // As if the manifest gave the UID; see `of_template`.
         template: PodUid::from("template"),
+        workload: None,
         key: PodKey {
             namespace: "default".into(),
             name: name.into(),
@@ -292,6 +293,7 @@ pub(crate) fn desired(pods: &[&Arc<PodSpec>]) -> Desired {
             .into_iter()
             .map(|s| (s.key.clone(), Arc::new(s)))
             .collect(),
+        workloads: BTreeMap::new(),
     }
 }
 

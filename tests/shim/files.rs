@@ -1,5 +1,7 @@
 //! The node's files, as containers see them.
 
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+
 use super::*;
 
 #[test]
@@ -138,4 +140,31 @@ fn a_hundred_and_fifty_layers_are_stacked_in_order() {
     request.layers.push(base);
     assert_eq!(world.run(request).code, 0);
     assert_eq!(world.log("c"), ["stdout F layer 0", "stdout F lowest"]);
+}
+
+#[test]
+fn a_writable_layer_on_an_overlay_is_refused_with_the_reason() {
+    let mut world = World::new();
+    let place = world.dir.join("shared/over");
+    for folder in ["lower", "upper", "work", "merged"] {
+        fs::create_dir_all(place.join(folder)).unwrap();
+    }
+    let part = |name: &str| place.join(name).display().to_string();
+    let options = format!(
+        "lowerdir={},upperdir={},workdir={}",
+        part("lower"),
+        part("upper"),
+        part("work")
+    );
+    let (overlay, merged) = (Some("overlay"), place.join("merged"));
+    mount(overlay, &merged, overlay, MsFlags::empty(), Some(&*options)).unwrap();
+    let mut request = world.request("c", 0, &["true"], |_| {});
+    request.writable_layer = merged.join("layer");
+    let reply = world.client.call(&Request::Start(Box::new(request)));
+    umount2(&merged, MntFlags::MNT_DETACH).unwrap();
+    let reply = format!("{reply:?}");
+    assert!(
+        reply.contains("merged/layer/upper` is on an overlay"),
+        "{reply}"
+    );
 }

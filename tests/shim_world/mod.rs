@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use coracle::effects::seccomp;
 use coracle::shim::frame::Client;
 use coracle::shim::protocol::{
-    ContainerRecord, ExecRequest, FailedStep, Message, Reply, Request, ShimConfig, StartRequest,
+    ContainerRecord, ExecRequest, FILTER_FILE, FailedStep, Message, Reply, Request, ShimConfig,
+    StartRequest,
 };
 use coracle::sys::cgroup::{Hierarchy, hierarchies};
 use coracle::types::{Effective, Exit, StopSignal};
@@ -158,6 +159,12 @@ impl World {
         let mut config = bundle_config(args, &group);
         change(&mut config);
         fs::write(bundle.join("config.json"), config.to_string()).unwrap();
+        let profile = &config["linux"]["seccomp"];
+        let own_filter = !profile.is_null();
+        if own_filter {
+            let profile = serde_json::from_value(profile.clone()).unwrap();
+            fs::write(bundle.join(FILTER_FILE), seccomp::filter(&profile)).unwrap();
+        }
         let own = self.dir.join(container);
         fs::create_dir_all(&own).unwrap();
         StartRequest {
@@ -184,6 +191,7 @@ impl World {
             stdin_once: false,
             device_files: Vec::new(),
             target: None,
+            own_filter,
         }
     }
 

@@ -398,3 +398,26 @@ fn what_an_earlier_version_admitted_stays_admitted_and_a_writable_mount_stays_wr
     let errors = convert::documents(json.as_bytes(), "f", &CONTEXT).expect_err("refused");
     assert_eq!(errors.len(), 2, "{errors:?}");
 }
+
+#[test]
+fn a_few_lines_cannot_stand_for_more_pods_than_a_node_can_have() {
+    let document = |name: usize, replicas: usize| {
+        format!(
+            "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: d{name}}}\nspec:\n  replicas: {replicas}\n  selector: \
+             {{matchLabels: {{app: a}}}}\n  template:\n    metadata: {{labels: {{app: a}}}}\n    spec: {{containers: \
+             [{{name: c, image: i}}]}}\n---\n"
+        )
+    };
+    let text: String = (0..11).map(|name| document(name, 1_000)).collect();
+    let found = errors(&text);
+    assert!(
+        found.contains("more than 10000 pods in one file"),
+        "{found}"
+    );
+    assert_eq!(found.matches("; ").count(), 0, "{found}");
+    let found = errors(&document(0, 1_001));
+    assert!(
+        found.contains("must be less than or equal to 1000"),
+        "{found}"
+    );
+}

@@ -2,8 +2,10 @@
 
 import subprocess
 
-# Both say that they are version 9. The first ends when it is to be the agent. The second kills a pod, then becomes an agent.
-CRASHES = "return 1;"
+# Both say that they are version 9. The first has state of another format: when it is to be the agent, it spoils the node's
+# records and ends. The second kills a pod, then becomes an agent.
+CRASHES = r"""system("cd / && for f in var/lib/coracle/*.json run/coracle/*.json var/lib/coracle/pods/*/*.json run/coracle/pods/*/*.json; do "
+        "test ! -e $f || echo '{\"format\":2,\"version\":\"9.0.0\"}' >$f; done"); return 1;"""
 LOSES = 'system("pkill -KILL -o -f \'[s]him /run/coracle\'"); a[0] = "/payload/coracle"; execv(a[0], a); return 1;'
 
 SOURCE = r"""#include <stdio.h>
@@ -12,7 +14,7 @@ SOURCE = r"""#include <stdio.h>
 #include <unistd.h>
 int main(int n, char **a) {
     for (int i = 1; i < n; i++)
-        if (!strcmp(a[i], "version")) return puts("{\"client\":\"9.0.0\",\"stateFormat\":1}") < 0;
+        if (!strcmp(a[i], "version")) return puts("{\"client\":\"9.0.0\",\"stateFormat\":FORMAT}") < 0;
     RUN
 }
 """
@@ -26,15 +28,18 @@ def fill(folder, program):
         new = ["openssl", "genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out", folder / f"{key}.pem"]
         subprocess.run(new, check=True, stderr=subprocess.DEVNULL)
     subprocess.run(["openssl", "pkey", "-in", folder / "owner.pem", "-pubout", "-out", folder / "owner.pub"], check=True)
-    for name, run in (("crashes", CRASHES), ("loses", LOSES)):
+    for name, run, state in (("crashes", CRASHES, "2"), ("loses", LOSES, "1")):
         compiler = ["gcc", "-w", "-static", "-s", "-x", "c", "-o", folder / name, "-"]
-        subprocess.run(compiler, input=SOURCE.replace("RUN", run), text=True, check=True)
+        subprocess.run(compiler, input=SOURCE.replace("RUN", run).replace("FORMAT", state), text=True, check=True)
     newer = folder / "newer"
     newer.write_bytes(program.read_bytes() + b"newer")
-    for name, key in (("newer", "owner"), ("crashes", "owner"), ("loses", "owner"), ("newer", "stranger")):
+    first = folder / "first"
+    first.symlink_to(program)
+    for name, key in (("newer", "owner"), ("first", "owner"), ("crashes", "owner"), ("loses", "owner"), ("newer", "stranger")):
         ending = "sig" if key == "owner" else key
         sign = ["openssl", "dgst", "-sha256", "-sign", folder / f"{key}.pem", "-out", folder / f"{name}.{ending}", folder / name]
         subprocess.run(sign, check=True)
     newer.unlink()
+    first.unlink()
     for key in ("owner", "stranger"):
         (folder / f"{key}.pem").unlink()

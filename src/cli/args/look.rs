@@ -2,8 +2,9 @@
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::super::target::{node_name, pod_name};
+use super::super::target::{node_name, pod_name, pod_or_owner};
 use super::{JsonOnly, NamespaceArgs};
+use crate::spec::WorkloadKind;
 
 /// Options of commands that list: namespaces and output format.
 #[derive(Debug, Clone, Args)]
@@ -28,7 +29,7 @@ pub struct ListArgs {
 /// `coracle get`.
 #[derive(Debug, Clone, Args)]
 pub struct GetArgs {
-    /// pods, services, endpoints, configmaps, secrets, persistentvolumeclaims (pvc), persistentvolumes (pv), serviceaccounts,
+    /// pods, deployments, statefulsets, daemonsets, replicasets, replicationcontrollers, services, endpoints, configmaps, secrets, persistentvolumeclaims (pvc), persistentvolumes (pv), serviceaccounts,
     /// namespaces, priorityclasses, nodes, events, images or files, and names; or KIND/NAME
     #[arg(required = true, value_name = "KIND[,KIND] [NAME]... | KIND/NAME")]
     pub what: Vec<String>,
@@ -72,6 +73,21 @@ pub enum Resource {
     /// Pods.
     #[value(name = "pods", aliases = ["pod", "po"])]
     Pods,
+    /// Deployments.
+    #[value(name = "deployments", aliases = ["deployment", "deploy"])]
+    Deployments,
+    /// StatefulSets.
+    #[value(name = "statefulsets", aliases = ["statefulset", "sts"])]
+    StatefulSets,
+    /// DaemonSets.
+    #[value(name = "daemonsets", aliases = ["daemonset", "ds"])]
+    DaemonSets,
+    /// ReplicaSets.
+    #[value(name = "replicasets", aliases = ["replicaset", "rs"])]
+    ReplicaSets,
+    /// ReplicationControllers.
+    #[value(name = "replicationcontrollers", aliases = ["replicationcontroller", "rc"])]
+    ReplicationControllers,
     /// Services.
     #[value(name = "services", aliases = ["service", "svc"])]
     Services,
@@ -113,10 +129,24 @@ pub enum Resource {
     Files,
 }
 
+impl Resource {
+    /// The kind of document, if it is one that stands for pods.
+    pub fn workload(self) -> Option<WorkloadKind> {
+        match self {
+            Self::Deployments => Some(WorkloadKind::Deployment),
+            Self::StatefulSets => Some(WorkloadKind::StatefulSet),
+            Self::DaemonSets => Some(WorkloadKind::DaemonSet),
+            Self::ReplicaSets => Some(WorkloadKind::ReplicaSet),
+            Self::ReplicationControllers => Some(WorkloadKind::ReplicationController),
+            _ => None,
+        }
+    }
+}
+
 /// `coracle describe`.
 #[derive(Debug, Clone, Args)]
 pub struct DescribeArgs {
-    /// `pod`, `service`, `configmap`, `secret`, `serviceaccount`, `namespace` or `node`, and names (optional for the node); or
+    /// `pod`, `deployment`, `statefulset`, `daemonset`, `replicaset`, `service`, `configmap`, `secret`, `serviceaccount`, `namespace` or `node`, and names (optional for the node); or
     /// KIND/NAME
     #[arg(required = true, value_name = "KIND NAME... | KIND/NAME")]
     pub what: Vec<String>,
@@ -134,6 +164,21 @@ pub enum DescribeResource {
     /// A pod.
     #[value(name = "pod", aliases = ["pods", "po"])]
     Pod,
+    /// A Deployment, with its pods.
+    #[value(name = "deployment", aliases = ["deployments", "deploy"])]
+    Deployment,
+    /// A StatefulSet, with its pods.
+    #[value(name = "statefulset", aliases = ["statefulsets", "sts"])]
+    StatefulSet,
+    /// A DaemonSet, with its pod.
+    #[value(name = "daemonset", aliases = ["daemonsets", "ds"])]
+    DaemonSet,
+    /// A ReplicaSet, with its pods.
+    #[value(name = "replicaset", aliases = ["replicasets", "rs"])]
+    ReplicaSet,
+    /// A ReplicationController, with its pods.
+    #[value(name = "replicationcontroller", aliases = ["replicationcontrollers", "rc"])]
+    ReplicationController,
     /// A service.
     #[value(name = "service", aliases = ["services", "svc"])]
     Service,
@@ -158,6 +203,20 @@ pub enum DescribeResource {
     /// The node.
     #[value(name = "node", aliases = ["nodes", "no"])]
     Node,
+}
+
+impl DescribeResource {
+    /// The kind of document, if it is one that stands for pods.
+    pub fn workload(self) -> Option<WorkloadKind> {
+        match self {
+            Self::Deployment => Some(WorkloadKind::Deployment),
+            Self::StatefulSet => Some(WorkloadKind::StatefulSet),
+            Self::DaemonSet => Some(WorkloadKind::DaemonSet),
+            Self::ReplicaSet => Some(WorkloadKind::ReplicaSet),
+            Self::ReplicationController => Some(WorkloadKind::ReplicationController),
+            _ => None,
+        }
+    }
 }
 
 /// `coracle top`.
@@ -231,8 +290,8 @@ pub enum SortBy {
 /// `coracle logs`.
 #[derive(Debug, Clone, Args)]
 pub struct LogsArgs {
-    /// The pod
-    #[arg(value_parser = pod_name)]
+    /// The pod, or KIND/NAME of a Deployment or the like: one of its pods
+    #[arg(value_parser = pod_or_owner)]
     pub pod: String,
     /// The container; required if the pod has several
     #[arg(short, long)]

@@ -261,6 +261,9 @@ pub struct ValidateArgs {
     /// Manifests, directories of them, or `-`
     #[arg(required = true)]
     pub paths: Vec<PathBuf>,
+    /// Refuse documents of kinds that are not read (Ingress, RBAC …) also beside others, instead of passing over them
+    #[arg(long)]
+    pub strict: bool,
     /// Pod Security Standard to check against: privileged, baseline or restricted. Default: that of this machine's
     /// settings, or privileged
     #[arg(long, value_name = "LEVEL", value_parser = pod_security)]

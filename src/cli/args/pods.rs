@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::super::target::{self, pod_name};
+use super::super::target::{self, pod_name, pod_or_owner};
 use super::{DryRunArgs, NamespaceArgs};
 use crate::cli::error::Result;
 
@@ -29,8 +29,8 @@ pub struct ExecArgs {
     /// Namespace
     #[command(flatten)]
     pub namespace: NamespaceArgs,
-    /// The pod
-    #[arg(value_parser = pod_name)]
+    /// The pod, or KIND/NAME of a Deployment or the like: one of its pods
+    #[arg(value_parser = pod_or_owner)]
     pub pod: String,
     /// Program and arguments
     #[arg(last = true, required = true)]
@@ -55,16 +55,16 @@ pub struct AttachArgs {
     /// Namespace
     #[command(flatten)]
     pub namespace: NamespaceArgs,
-    /// The pod
-    #[arg(value_parser = pod_name)]
+    /// The pod, or KIND/NAME of a Deployment or the like: one of its pods
+    #[arg(value_parser = pod_or_owner)]
     pub pod: String,
 }
 
 /// `coracle debug`.
 #[derive(Debug, Clone, Args)]
 pub struct DebugArgs {
-    /// The pod
-    #[arg(value_parser = pod_name)]
+    /// The pod, or KIND/NAME of a Deployment or the like: one of its pods
+    #[arg(value_parser = pod_or_owner)]
     pub pod: String,
     /// Image of the debug container
     #[arg(long)]
@@ -162,8 +162,8 @@ impl DeleteArgs {
 /// `coracle retry`.
 #[derive(Debug, Clone, Args)]
 pub struct RetryArgs {
-    /// The pod
-    #[arg(value_parser = pod_name)]
+    /// The pod, or KIND/NAME of a Deployment or the like: one of its pods
+    #[arg(value_parser = pod_or_owner)]
     pub pod: String,
     /// Retry only what this container waits for
     #[arg(short, long)]

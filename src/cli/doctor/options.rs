@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::{Finding, Level, level, read};
+use crate::sys::file_system::names;
 use crate::sys::root_mount;
 
 /// What shows that an option is there, and what is missing without it.
@@ -12,7 +13,7 @@ const OPTIONS: &[(&str, &str, &[&str], &str)] = &[
         "message queues",
         "CONFIG_POSIX_MQUEUE",
         &["mqueue"],
-        "no container starts: each has a /dev/mqueue",
+        "containers have no /dev/mqueue",
     ),
     (
         "terminals",
@@ -52,7 +53,7 @@ pub(super) fn findings() -> Vec<Finding> {
             one(
                 name,
                 option,
-                kinds.iter().all(|kind| has(&known, kind)),
+                kinds.iter().all(|kind| names(&known, kind)),
                 why,
             )
         })
@@ -63,13 +64,6 @@ pub(super) fn findings() -> Vec<Finding> {
     );
     found.push(root());
     found
-}
-
-/// Whether `/proc/filesystems` names a kind.
-fn has(known: &str, kind: &str) -> bool {
-    known
-        .lines()
-        .any(|line| line.split_whitespace().last() == Some(kind))
 }
 
 fn one(name: &'static str, option: &str, there: bool, why: &str) -> Finding {
@@ -93,19 +87,6 @@ fn root() -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_kind_of_file_system_is_found_by_its_whole_name() {
-        let known = "nodev\ttmpfs\n\text4\nnodev\tdevpts";
-        for (kind, there) in [
-            ("tmpfs", true),
-            ("ext4", true),
-            ("ext", false),
-            ("nodev", false),
-        ] {
-            assert_eq!(has(known, kind), there, "{kind}");
-        }
-    }
 
     #[test]
     fn what_is_missing_is_named_with_its_option_and_what_for() {

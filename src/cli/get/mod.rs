@@ -15,12 +15,13 @@ use super::error::{CliError, Result};
 use super::put;
 use super::target::targets;
 use crate::api::{VolumeRow, encode};
+use crate::spec::WorkloadKind;
 use printer::Printer;
 
 pub(super) use rows::{USED_BY, table};
 
 pub(super) fn run(client: &Client, args: &GetArgs) -> Result<ExitCode> {
-    let asked = targets::<Resource>(&args.what)?;
+    let asked = targets::<Resource>(&with_all(&args.what))?;
     let mut printer = Printer::new(args)?;
     if args.list.watch {
         let [(resource, names)] = &asked[..] else {
@@ -65,6 +66,19 @@ pub(super) fn run(client: &Client, args: &GetArgs) -> Result<ExitCode> {
     Ok(code.map_or(ExitCode::SUCCESS, ExitCode::from))
 }
 
+/// Replaces kubectl's word for what people look for first.
+fn with_all(what: &[String]) -> Vec<String> {
+    const ALL: &str =
+        "pods,services,deployments,statefulsets,daemonsets,replicasets,replicationcontrollers";
+    let mut what = what.to_vec();
+    if let Some(first) = what.first_mut() {
+        let kinds = first.split(',');
+        let kinds = kinds.map(|kind| if kind == "all" { ALL } else { kind });
+        *first = kinds.collect::<Vec<_>>().join(",");
+    }
+    what
+}
+
 /// Objects that were found, and errors for the others.
 #[derive(Debug, Default)]
 struct Found {
@@ -89,6 +103,11 @@ fn is_kubernetes(resource: Resource) -> bool {
         | Resource::Namespaces
         | Resource::Claims
         | Resource::Volumes
+        | Resource::Deployments
+        | Resource::StatefulSets
+        | Resource::DaemonSets
+        | Resource::ReplicaSets
+        | Resource::ReplicationControllers
         | Resource::Events => true,
         Resource::Images | Resource::Files => false,
     }
@@ -118,18 +137,27 @@ fn collection(args: &GetArgs, resource: Resource) -> String {
         Resource::Claims => "persistentvolumeclaims",
         Resource::Volumes => "persistentvolumes",
         Resource::Nodes => "nodes",
+        Resource::Deployments => "deployments",
+        Resource::StatefulSets => "statefulsets",
+        Resource::DaemonSets => "daemonsets",
+        Resource::ReplicaSets => "replicasets",
+        Resource::ReplicationControllers => "replicationcontrollers",
         Resource::PriorityClasses => {
             return "/apis/scheduling.k8s.io/v1/priorityclasses".to_owned();
         }
         Resource::Images => return "/coracle/v1/images".to_owned(),
         Resource::Files => return "/coracle/v1/files".to_owned(),
     };
+    let group = match resource.workload().map(WorkloadKind::version) {
+        Some("v1") | None => "api/v1".to_owned(),
+        Some(version) => format!("apis/{version}"),
+    };
     match is_namespaced(resource) && !args.list.all_namespaces {
         true => {
             let ns = encode(&args.list.namespace.namespace);
-            format!("/api/v1/namespaces/{ns}/{plural}")
+            format!("/{group}/namespaces/{ns}/{plural}")
         }
-        false => format!("/api/v1/{plural}"),
+        false => format!("/{group}/{plural}"),
     }
 }
 

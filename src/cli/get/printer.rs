@@ -100,18 +100,17 @@ impl<'a> Printer<'a> {
     fn rows(&mut self, resource: Resource, items: &[Value], with_kind: bool) -> String {
         let wide = self.format == Format::Wide;
         let all = self.args.list.all_namespaces;
-        let (header, mut rows) = table(resource, items, wide, all);
+        let (mut header, mut rows) = table(resource, items, wide, all);
         // The name is the first column, or comes after the namespace.
         let first = usize::from(all && is_namespaced(resource));
         for (row, item) in rows.iter_mut().zip(items) {
             if self.args.interval {
                 let now = clock::timestamp();
                 row[first] = event_columns::interval(&read_object(item).unwrap_or_default(), now);
-            } else if with_kind && header.get(first) == Some(&"NAME") {
+            } else if with_kind && header.get(first).is_some_and(|title| title == "NAME") {
                 row[first] = name(resource, item);
             }
         }
-        let mut header: Vec<String> = header.iter().map(|title| (*title).to_owned()).collect();
         if is_kubernetes(resource) {
             self.add_labels(&mut header, &mut rows, items);
         }
@@ -156,6 +155,11 @@ fn name(resource: Resource, item: &Value) -> String {
         Resource::Claims => "persistentvolumeclaim",
         Resource::Volumes => "persistentvolume",
         Resource::Nodes => "node",
+        Resource::Deployments => "deployment.apps",
+        Resource::StatefulSets => "statefulset.apps",
+        Resource::DaemonSets => "daemonset.apps",
+        Resource::ReplicaSets => "replicaset.apps",
+        Resource::ReplicationControllers => "replicationcontroller",
         Resource::Events => "event",
         Resource::Images => return item["id"].as_str().unwrap_or_default().to_owned(),
         Resource::Files => return item["path"].as_str().unwrap_or_default().to_owned(),

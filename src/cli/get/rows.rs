@@ -11,8 +11,10 @@ use super::super::table::size;
 use super::is_namespaced;
 use crate::api::pod_columns::{self, human_age};
 use crate::api::{FileState, FileStatus, ImageRow, ImageUser};
-use crate::api::{configuration_columns, event_columns, node_columns, service_columns};
-use crate::spec::read_object;
+use crate::api::{
+    configuration_columns, event_columns, node_columns, service_columns, workload_columns,
+};
+use crate::spec::{WorkloadKind, read_object};
 use crate::sys::clock;
 use crate::types::Gather;
 
@@ -22,31 +24,61 @@ pub(super) const USED: &str = "coracle.dev/used";
 /// Makes the cells of one object; the flag is `-o wide`.
 type Row = fn(&Value, bool, Timestamp) -> Vec<String>;
 
+/// The titles and rows of documents that stand for pods.
+fn workloads(
+    kind: WorkloadKind,
+    items: &[Value],
+    wide: bool,
+    now: Timestamp,
+) -> (Vec<String>, Vec<Vec<String>>) {
+    let columns = workload_columns::columns(kind).iter();
+    let shown: Vec<_> = columns
+        .filter(|(_, priority)| wide || *priority == 0)
+        .collect();
+    let header = shown.iter().map(|(title, _)| title.to_uppercase());
+    let rows = items.iter().map(|item| {
+        let mut cells = workload_columns::row(kind, item, now);
+        cells.truncate(shown.len());
+        cells
+    });
+    (header.collect(), rows.collect())
+}
+
 /// Makes the header and rows for objects of one kind.
 pub(in crate::cli) fn table(
     resource: Resource,
     items: &[Value],
     wide: bool,
     namespaces: bool,
-) -> (Vec<&'static str>, Vec<Vec<String>>) {
+) -> (Vec<String>, Vec<Vec<String>>) {
     let now = clock::timestamp();
+    let (mut header, mut rows) = match resource.workload() {
+        Some(kind) => workloads(kind, items, wide, now),
+        None => others(resource, items, wide, now),
+    };
+    if namespaces && is_namespaced(resource) {
+        header.insert(0, "NAMESPACE".to_owned());
+        for (cells, item) in rows.iter_mut().zip(items) {
+            let ns = item["metadata"]["namespace"].as_str().unwrap_or_default();
+            cells.insert(0, ns.to_owned());
+        }
+    }
+    (header, rows)
+}
+
+fn others(
+    resource: Resource,
+    items: &[Value],
+    wide: bool,
+    now: Timestamp,
+) -> (Vec<String>, Vec<Vec<String>>) {
     let (mut header, wide_header, row) = columns(resource, wide);
     if wide {
         header.extend(wide_header);
     }
-    let namespaced = namespaces && is_namespaced(resource);
-    if namespaced {
-        header.insert(0, "NAMESPACE");
-    }
-    let rows = items.iter().map(|item| {
-        let mut cells = row(item, wide, now);
-        if namespaced {
-            let ns = item["metadata"]["namespace"].as_str().unwrap_or_default();
-            cells.insert(0, ns.to_owned());
-        }
-        cells
-    });
-    (header, rows.collect())
+    let header = header.into_iter().map(str::to_owned);
+    let rows = items.iter().map(|item| row(item, wide, now));
+    (header.collect(), rows.collect())
 }
 
 /// The title of the pods that use an image.
@@ -139,6 +171,11 @@ fn columns(resource: Resource, wide: bool) -> (Vec<&'static str>, &'static [&'st
             &[USED_BY, "CREATED"],
             image,
         ),
+        Resource::Deployments
+        | Resource::StatefulSets
+        | Resource::DaemonSets
+        | Resource::ReplicaSets
+        | Resource::ReplicationControllers => (Vec::new(), &[], |_, _, _| Vec::new()),
         Resource::Files => (
             vec!["FILE", "STATE", "PODS", "DOCUMENTS", "ERRORS", "WARNINGS"],
             &["KINDS", "FIRST PROBLEM"],

@@ -97,5 +97,12 @@ fn write(path: &Path, content: &[u8], mode: u32) -> Result<()> {
 }
 
 fn failed(action: &str, path: &Path, error: &io::Error) -> CliError {
-    CliError::new(format!("could not {action} `{}`", path.display())).because(error)
+    let failed = CliError::new(format!("could not {action} `{}`", path.display())).because(error);
+    match error.kind() {
+        io::ErrorKind::ReadOnlyFilesystem => failed.hint(
+            "install into the image where it is built (`coracle install --root IMAGE --prefix /usr`), or start \
+             `coracle run` with folders that can be written; `coracle help appliances`",
+        ),
+        _ => failed,
+    }
 }

@@ -25,6 +25,9 @@ pub(in crate::cli) const WATCHER: &str = "coracle-upgrade.service";
 /// How long an agent may take for each part of an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// How long a killed agent may take to end, in milliseconds.
+const STOP_MS: u64 = 5_000;
+
 /// Where OpenRC has coracle's script.
 const OPENRC: &str = "/etc/init.d/coracle";
 
@@ -229,14 +232,15 @@ impl Host {
         if systemd_runs() {
             if kill {
                 systemctl(&["kill", "--kill-who=main", "--signal=KILL", SERVICE])?;
+                // Not `restart`: that would ask an agent to end that is back already.
+                return systemctl(&["start", "--no-block", SERVICE]);
             }
             return systemctl(&["restart", "--no-block", SERVICE]);
         }
         let pid = self.agent_pid();
         if pid > 0 {
             let signal = if kill { libc::SIGKILL } else { libc::SIGTERM };
-            return process::kill(pid, signal)
-                .map_err(|e| CliError::new("could not end the agent").because(e));
+            return end(pid, signal);
         }
         // An agent that does not answer: the supervisor may have given up.
         if Path::new(OPENRC).exists() {
@@ -247,9 +251,21 @@ impl Host {
         Ok(())
     }
 
-    /// Stops the agent without its pods, so that it writes nothing more; without systemd there is no way.
+    /// Stops the agent without its pods, so that it writes nothing more. Without systemd the init starts another one,
+    /// of the program that is installed by now.
     pub(super) fn stop(&self, kill: bool) -> Result<()> {
         if !systemd_runs() {
+            let pid = self.agent_pid();
+            if pid <= 0 || runs(pid, &self.program) {
+                return Ok(());
+            }
+            end(pid, libc::SIGKILL)?;
+            let begun = clock::boot_ms();
+            while fs::metadata(format!("/proc/{pid}/exe")).is_ok()
+                && clock::boot_ms() - begun < STOP_MS
+            {
+                std::thread::sleep(Duration::from_millis(20));
+            }
             return Ok(());
         }
         if kill {
@@ -257,6 +273,10 @@ impl Host {
         }
         systemctl(&["stop", SERVICE])
     }
+}
+
+fn end(pid: i32, signal: i32) -> Result<()> {
+    process::kill(pid, signal).map_err(|e| CliError::new("could not end the agent").because(e))
 }
 
 /// Whether a process runs a program.

@@ -35,6 +35,15 @@ pub(super) fn aside(layout: &Layout, kept: &Path) -> io::Result<()> {
     put(&kept.join(COMPLETE), b"")
 }
 
+/// Whether the records are marked with a format that an agent of this one refuses.
+pub(super) fn is_newer(layout: &Layout, format: u32) -> bool {
+    places(layout).iter().any(|(_, folder)| {
+        let mark = file::read_record(folder.join(crate::layout::FORMAT_FILE)).unwrap_or_default();
+        let mark: serde_json::Value = serde_json::from_slice(&mark).unwrap_or_default();
+        mark["format"].as_u64() > Some(u64::from(format))
+    })
+}
+
 /// Brings the records back. What only the newer agent has made is left alone, but for its mark.
 pub(super) fn back(layout: &Layout, kept: &Path, same_boot: bool) -> io::Result<()> {
     if !is_there(kept) {
@@ -154,7 +163,11 @@ mod tests {
         fs::remove_dir_all(dir.join("run/pods/u2")).unwrap();
         // A second try, after a power cut, keeps what is there.
         aside(&layout, &kept).unwrap();
+        assert!(!is_newer(&layout, 1), "a mark that cannot be read");
+        put(&dir.join("run/format.json"), br#"{"format":2}"#).unwrap();
+        assert!(is_newer(&layout, 1) && !is_newer(&layout, 2));
         back(&layout, &kept, true).unwrap();
+        assert!(!is_newer(&layout, 1));
         for (file, wanted) in [
             ("root/cordon.json", "old"),
             ("root/pods/u1/exits.json", "old"),

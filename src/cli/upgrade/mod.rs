@@ -132,7 +132,7 @@ fn begin(
             state_format: STATE_FORMAT,
         },
         new,
-        kill: found.effective.config.stop_pods_on_exit,
+        kill: stops_pods(client)?,
         began_us: now_us,
         within_ms,
         spent_ms: 0,
@@ -197,6 +197,12 @@ fn present(client: &Client) -> Result<(PathBuf, serde_json::Value, i32)> {
         }
     }
     Ok((program, list, agent))
+}
+
+/// Whether the agent would stop its pods if it were asked to end; by its flags, too.
+fn stops_pods(client: &Client) -> Result<bool> {
+    let settings = client.get("/configz")?;
+    Ok(settings["kubeletconfig"]["coracle"]["stopPodsOnExit"] == true)
 }
 
 /// Writes the new program beside the present one, and asks it for its version.

@@ -176,13 +176,15 @@ impl Watcher<'_> {
             if let Err(error) = self.host.stop(record.kill) {
                 eprintln!("{error}");
             }
-            let same_boot = record.boot_id == boot_id::read();
-            keep::back(&self.host.layout, &self.state.kept(), same_boot)
-                .map_err(|e| CliError::new("could not bring the node's records back").because(e))?;
+            self.records_back(record)?;
         }
         let begun = clock::boot_ms();
         let mut asked_ms = None;
         while !self.host.runs_program() {
+            // An init may have started the new agent once more meanwhile.
+            if keep::is_newer(&self.host.layout, record.former.state_format) {
+                self.records_back(record)?;
+            }
             self.restart(record.kill, &mut asked_ms);
             if clock::boot_ms() - begun > BACK_MS {
                 record.why += "; the former agent does not answer yet";
@@ -191,6 +193,12 @@ impl Watcher<'_> {
             std::thread::sleep(PAUSE);
         }
         self.end(record, false, record.why.clone())
+    }
+
+    fn records_back(&self, record: &Record) -> Result<()> {
+        let same_boot = record.boot_id == boot_id::read();
+        keep::back(&self.host.layout, &self.state.kept(), same_boot)
+            .map_err(|e| CliError::new("could not bring the node's records back").because(e))
     }
 
     /// Asks for a restart, and again if it had no effect for long.

@@ -12,11 +12,11 @@ use super::user::User;
 use super::{ConfigError, Sandboxes, capabilities, device, environment, user};
 use crate::effects::cgroup::CgroupError;
 use crate::effects::facts::NodeFacts;
-use crate::effects::user_namespace;
+use crate::effects::{seccomp, user_namespace};
 use crate::images::{self, Image};
 use crate::layout::{Layout, PodStateDir};
 use crate::shim::protocol::{
-    ImageVolumes, StartRequest, SubPath, TARGET_LINK, USERS_LINK, VolumeImage,
+    FILTER_FILE, ImageVolumes, StartRequest, SubPath, TARGET_LINK, USERS_LINK, VolumeImage,
 };
 use crate::spec::expand::{expand, missing};
 use crate::spec::priority::NODE_CRITICAL;
@@ -117,7 +117,7 @@ pub fn start_request(
         user_namespace::open_way(layout, users.first, &[&folder])
             .map_err(|error| ConfigError::Refused(crate::chain(&error)))?;
     }
-    write_bundle(&folder, &bundle)?;
+    let own_filter = write_bundle(&folder, &bundle)?;
     let stop_signal = stop_signal(container, image);
     Ok(StartRequest {
         container: container.name.clone(),
@@ -154,6 +154,7 @@ pub fn start_request(
         device_files: bundle.device_files(),
         // All processes of the node are visible then anyway.
         target: container.target.clone().filter(|_| !pod.host_pid),
+        own_filter,
     })
 }
 
@@ -309,7 +310,8 @@ fn stop_signal(container: &ContainerSpec, image: &Image) -> Option<StopSignalNam
     written.or_else(|| images::stop_signal(image.config.stop_signal.as_deref()?))
 }
 
-fn write_bundle(folder: &Path, bundle: &Bundle<'_>) -> Result<(), ConfigError> {
+/// Returns whether the bundle has a filter.
+fn write_bundle(folder: &Path, bundle: &Bundle<'_>) -> Result<bool, ConfigError> {
     let access = |action, path: &Path| {
         let path = path.to_owned();
         move |source| ConfigError::Access {
@@ -322,8 +324,16 @@ fn write_bundle(folder: &Path, bundle: &Bundle<'_>) -> Result<(), ConfigError> {
     let rootfs = folder.join("rootfs");
     file::make_dirs(&rootfs, 0o700).map_err(access("make", &rootfs))?;
     // It contains the environment, so only root may read it.
-    let path = folder.join("config.json");
-    file::replace(&path, &config, 0o600, Durability::Process).map_err(access("write", &path))
+    let write = |name: &str, bytes: &[u8]| {
+        let path = folder.join(name);
+        file::replace(&path, bytes, 0o600, Durability::Process).map_err(access("write", &path))
+    };
+    let filter = bundle.default_profile().as_ref().map(seccomp::filter);
+    if let Some(filter) = &filter {
+        write(FILTER_FILE, filter)?;
+    }
+    write("config.json", &config)?;
+    Ok(filter.is_some())
 }
 
 fn make_message_file(folder: &Path, path: &Path) -> Result<(), ConfigError> {

@@ -6,6 +6,7 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use libcontainer::oci_spec::runtime::LinuxSeccomp;
 use serde_json::{Value, json};
 
 use super::ConfigError;
@@ -17,7 +18,7 @@ use crate::effects::device::Granted;
 use crate::effects::{app_armor, seccomp};
 use crate::shim::protocol::DeviceFile;
 use crate::spec::{ContainerSpec, MountPropagation, PodSpec, Seccomp};
-use crate::sys::file;
+use crate::sys::{file, file_system};
 use crate::types::InOrder;
 
 /// Hidden from containers, as in other container engines.
@@ -222,12 +223,18 @@ impl Bundle<'_> {
                     "gid=5",
                 ],
             ),
-            mount("/dev/mqueue", "mqueue", &["nosuid", "noexec", "nodev"]),
             mount("/sys", "sysfs", &["nosuid", "noexec", "nodev", access]),
             json!({
                 "destination": "/dev/shm", "type": "bind", "source": self.shm, "options": ["rbind", "rprivate"],
             }),
         ];
+        if file_system::has_message_queues() {
+            list.push(mount(
+                "/dev/mqueue",
+                "mqueue",
+                &["nosuid", "noexec", "nodev"],
+            ));
+        }
         list.extend(self.cgroup_mounts(access));
         list
     }
@@ -264,16 +271,20 @@ impl Bundle<'_> {
         json!(rules)
     }
 
+    /// The default seccomp profile for it, if it has that.
+    pub(super) fn default_profile(&self) -> Option<LinuxSeccomp> {
+        let security = &self.container.security;
+        let is_default = !security.privileged && security.seccomp == Seccomp::RuntimeDefault;
+        is_default.then(|| seccomp::runtime_default(&self.capabilities))
+    }
+
     fn seccomp(&self) -> Result<Option<Value>, ConfigError> {
         match &self.container.security.seccomp {
             _ if self.container.security.privileged => Ok(None),
             Seccomp::Unconfined => Ok(None),
-            Seccomp::RuntimeDefault => {
-                let profile = seccomp::runtime_default(&self.capabilities);
-                Ok(Some(
-                    serde_json::to_value(profile).expect("a profile is plain data"),
-                ))
-            }
+            Seccomp::RuntimeDefault => Ok(self
+                .default_profile()
+                .map(|profile| serde_json::to_value(profile).expect("a profile is plain data"))),
             Seccomp::Localhost(name) => {
                 let path = self.seccomp_profiles.join(name);
                 let bytes = file::read_record(&path).map_err(|source| ConfigError::Seccomp {

@@ -207,11 +207,7 @@ impl Firewall {
             Err(error @ FirewallError::Refused(_)) => error,
             result => return result,
         };
-        let missing = features::missing_features()?;
-        let missing = missing
-            .iter()
-            .filter(|f| f.required || tables.bridge_family);
-        match missing.min_by_key(|feature| !feature.required) {
+        match features::first_missing(tables.bridge_family)? {
             Some(feature) => Err(FirewallError::Kernel {
                 what: feature.what,
                 option: feature.option,

@@ -83,11 +83,27 @@ pub(super) const BRIDGE: Feature = Feature {
 pub fn missing_features() -> Result<Vec<Feature>, FirewallError> {
     let mut missing = Vec::new();
     for feature in FEATURES {
-        match nft::check(feature.script) {
-            Ok(()) => {}
-            Err(FirewallError::Refused(_)) => missing.push(*feature),
-            Err(error) => return Err(error),
+        if is_missing(feature)? {
+            missing.push(*feature);
         }
     }
     Ok(missing)
+}
+
+/// The first of them that matters. Each check costs a run of `nft` and of `modprobe` for all that the kernel lacks.
+pub(super) fn first_missing(bridge_family: bool) -> Result<Option<Feature>, FirewallError> {
+    for feature in FEATURES {
+        if (feature.required || bridge_family) && is_missing(feature)? {
+            return Ok(Some(*feature));
+        }
+    }
+    Ok(None)
+}
+
+fn is_missing(feature: &Feature) -> Result<bool, FirewallError> {
+    match nft::check(feature.script) {
+        Ok(()) => Ok(false),
+        Err(FirewallError::Refused(_)) => Ok(true),
+        Err(error) => Err(error),
+    }
 }

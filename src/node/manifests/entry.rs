@@ -13,7 +13,7 @@ use crate::plan::status;
 use crate::spec::convert::{self, ConvertContext};
 use crate::spec::encrypted::{self, Outcome, Sealed};
 use crate::spec::priority::PriorityClasses;
-use crate::spec::{Configuration, PodKey, PodSecurity, PodSpec, ServiceDocument};
+use crate::spec::{Configuration, PodKey, PodSecurity, PodSpec, ServiceDocument, Workload};
 use crate::types::Wall;
 
 /// A file that changed without being closed is read once it has stayed the same for this long.
@@ -26,6 +26,8 @@ pub(in crate::node) struct Loaded {
     pub(in crate::node) services: Vec<ServiceDocument>,
     pub(in crate::node) classes: Vec<PriorityClass>,
     pub(in crate::node) configuration: Configuration,
+    /// The documents that stand for some of the pods.
+    pub(in crate::node) workloads: Vec<Arc<Workload>>,
     pub(super) warnings: Vec<String>,
     pub(super) modified: Wall,
 }
@@ -95,7 +97,8 @@ impl Loaded {
             .map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>())?;
         let of_pods = found.pods.iter().flat_map(|pod| &pod.warnings);
         let of_services = found.services.iter().flat_map(|s| &s.spec.warnings);
-        let warnings = of_pods.chain(of_services).cloned().collect();
+        let others = found.warnings.iter();
+        let warnings = of_pods.chain(of_services).chain(others).cloned().collect();
         let mut services = found.services;
         for service in &mut services {
             // A stand-in for a creation time that stays the same over agent restarts.
@@ -106,6 +109,7 @@ impl Loaded {
             services,
             classes: found.priority_classes,
             configuration: found.configuration,
+            workloads: found.workloads.into_iter().map(Arc::new).collect(),
             warnings,
             modified,
         })
@@ -117,19 +121,24 @@ impl Loaded {
             services: from.services,
             classes: Vec::new(),
             configuration: from.configuration,
+            workloads: Vec::new(),
             warnings: Vec::new(),
             modified: Wall::default(),
         }
     }
 
     pub(super) fn objects(&self) -> usize {
-        self.pods.len() + self.services.len() + self.configuration.len()
+        let pods = self.pods.len() + self.workloads.len();
+        pods + self.services.len() + self.configuration.len()
     }
 
     /// The number of its documents by kind.
     pub(super) fn documents(&self) -> BTreeMap<String, usize> {
         let kinds = self.configuration.iter().map(|(key, _)| key.kind.as_str());
-        let pods = self.pods.iter().map(|_| "Pod");
+        let pods = self.pods.iter().filter(|pod| pod.workload.is_none());
+        let pods = pods.map(|_| "Pod");
+        let workloads = self.workloads.iter().map(|w| w.key.kind.as_str());
+        let pods = pods.chain(workloads);
         let services = self.services.iter().map(|_| "Service");
         let classes = self.classes.iter().map(|_| "PriorityClass");
         let mut found = BTreeMap::new();
@@ -213,6 +222,7 @@ impl Entry {
             node_name: reader.node_name,
             pod_security: reader.pod_security,
             opened: &opened,
+            strict: false,
         };
         match Loaded::read(&bytes, &name, &context, reader.classes, self.modified) {
             Ok(loaded) if loaded.objects() > objects_left => {

@@ -483,6 +483,11 @@ impl Manifests {
                 .iter()
                 .map(|(_, s)| (s.spec.key.clone(), Arc::new(s.spec.clone())))
                 .gather(),
+            workloads: (self.entries.values())
+                .filter_map(|entry| entry.applied.as_ref())
+                .flat_map(|loaded| &loaded.workloads)
+                .map(|workload| (workload.key.clone(), workload.clone()))
+                .gather(),
         }
     }
 

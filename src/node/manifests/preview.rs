@@ -196,6 +196,7 @@ impl InEffect {
         let classes: PriorityClasses = named.gather();
         let context = ConvertContext {
             node_name: &self.node_name,
+            strict: false,
             pod_security: self.pod_security,
             opened,
         };

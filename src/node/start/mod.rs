@@ -336,6 +336,7 @@ impl Agent {
             leaving: false,
             swept: false,
             documents: Vec::new(),
+            workloads: super::workloads::Workloads::default(),
             claim_sizes: Vec::new(),
             settlements: Cell::new(0),
             settled: 0,

@@ -47,6 +47,7 @@ impl NodeState {
         let mut notices = Vec::new();
         let out = &mut notices;
         let (level, holds) = (self.level_of(event.pod()), self.hold_changes);
+        let standing = self.standing(event.pod());
         match event {
             Event::Node(fact) => self.node_fact(fact, now, out),
             Event::Pod { uid, fact } => self.pod_fact(uid, fact, now, out),
@@ -68,12 +69,15 @@ impl NodeState {
         if concerns_order || holds != self.hold_changes {
             self.order_changed(now, out);
         }
+        let held = holds != self.hold_changes;
+        self.standing_was(event.pod(), standing, held);
         notices
     }
 
     fn node_fact(&mut self, fact: &NodeFact, now: Stamp, out: &mut Vec<Notice>) {
         match fact {
             NodeFact::DesiredChanged(desired) => self.desired_changed(desired, now, out),
+            NodeFact::WorkloadTurn => self.workload_turn(now, out),
             NodeFact::SettingsChanged(settings) => {
                 self.settings = settings.clone();
                 self.room_made(now, out);

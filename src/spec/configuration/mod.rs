@@ -359,6 +359,16 @@ pub(crate) fn object(
     report.is_clean().then_some(object)
 }
 
+/// Checks a decoded claim.
+pub(crate) fn claim_of(
+    claim: core::PersistentVolumeClaim,
+    path: &Path<'_>,
+    report: &Report,
+) -> Option<Object> {
+    let claim = claim::of(claim, path, report);
+    report.is_clean().then_some(claim)
+}
+
 /// Fills in the namespace, drops what an API server writes, and checks name and metadata.
 fn metadata<T: Metadata<Ty = ObjectMeta>>(object: &mut T, path: &Path<'_>, report: &Report) {
     let metadata = object.metadata_mut();

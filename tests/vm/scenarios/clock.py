@@ -99,8 +99,9 @@ def a_node_that_believes_in_1970_works_and_shuts_down(vm):
     vm.wait_off(120)
     vm.start(clock="1970-01-01T00:00:00")
     vm.wait_booted()
-    # systemd corrects such an early time at boot; a system without systemd does not.
-    vm.run("systemctl stop coracle && date -s @60 >/dev/null && systemctl start coracle")
+    # systemd corrects such an early time at boot; a system without systemd does not. The kernel takes none that would be
+    # before its own start.
+    vm.run("systemctl stop coracle && date -s @900 >/dev/null && systemctl start coracle")
     vm.manifest("polite", pod("polite", command=polite).replace("Seconds: 5", "Seconds: 20"))
     vm.run("rm -f /var/tmp/starts/all")
     vm.manifest("crashing", crashing())

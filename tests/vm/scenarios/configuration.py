@@ -88,7 +88,7 @@ while :; do
 done'"""
 
 
-@scenario(seconds=250, count=2)
+@scenario(seconds=250, count=1)
 def power_cuts_leave_configuration_and_claims_whole(vm, count):
     """Power cuts while a ConfigMap changes and a claim is written: files are of one turn, and what was synced is there."""
     seed = random.randrange(1 << 32)

@@ -1,6 +1,8 @@
 """Upgrades that come back by themselves: a trial under systemd, judged by the former program."""
 
+import random
 import re
+import time
 
 import catalogue
 from catalogue import scenario
@@ -55,9 +57,14 @@ def a_signed_program_takes_over_and_pods_do_not_notice(vm):
         raise Failed("the agent was not replaced")
     equal("the pod's process", main_pid(vm, "steady"), pid)
     gap(vm)
+    # Also if pods would stop with the agent.
+    vm.run("mkdir -p /etc/coracle/config.d")
+    vm.write("/etc/coracle/config.d/stop.conf", "kind: KubeletConfiguration\ncoracle: {stopPodsOnExit: true}\n")
+    vm.run("systemctl restart coracle && coracle config print | grep 'stopPodsOnExit: true'", seconds=90)
     vm.run("coracle upgrade --rollback --within 20s", seconds=90)
     equal("the newer program is there", is_newer(vm), False)
     equal("the pod's process", main_pid(vm, "steady"), pid)
+    vm.run("rm /etc/coracle/config.d/stop.conf && systemctl restart coracle", seconds=90)
     equal("failed units", vm.out("systemctl --failed --plain --no-legend"), "")
 
 
@@ -73,14 +80,15 @@ def gap(vm):
 @scenario(seconds=300)
 def a_bad_program_gives_way_to_the_former_one(vm):
     """One that crashes, one that loses a pod, and one that cannot be executed: the former program is back, by itself."""
+    # One after the other: a program below kills the pod that is older.
     for name in ("one", "two"):
         vm.manifest(name, pod(name))
-    for name in ("one", "two"):
         vm.wait_running(name)
     pid = main_pid(vm, "two")
     refused(vm, "coracle upgrade /payload/upgrade/crashes --within 30s", "the new agent crashed twice")
     vm.run(f"cmp /payload/coracle {PROGRAM}")
     vm.wait_running("one")
+    equal("the format of the records", vm.out("grep -ho '\"format\":[0-9]*' /var/lib/coracle/format.json /run/coracle/format.json"), '"format":1\n"format":1')
     refused(vm, "coracle upgrade /payload/upgrade/loses --within 30s", "was restarted")
     vm.run(f"cmp /payload/coracle {PROGRAM}")
     vm.wait_running("one")
@@ -97,9 +105,9 @@ def a_bad_program_gives_way_to_the_former_one(vm):
     equal("the other pod's process", main_pid(vm, "two"), pid)
 
 
-@scenario(seconds=400)
+@scenario(seconds=500)
 def an_upgrade_survives_power_cuts(vm):
-    """The power fails while a bad program is tried, and before a good one is in its place."""
+    """The power fails while a bad program is tried, while the former one is put back, and before a good one is in its place."""
     vm.manifest("steady", pod("steady"))
     vm.wait_running("steady")
     vm.run("sync")
@@ -111,9 +119,16 @@ def an_upgrade_survives_power_cuts(vm):
     if "crashed twice" not in said:
         raise Failed(f"the trial ended: {said}")
     vm.wait_running("steady", seconds=90)
+    # While the former one is put back.
+    tried(vm)
+    vm.run("systemctl kill -s KILL coracle-upgrade; sed -i 's/\"phase\":\"Trial\"/\"phase\":\"Back\"/' /var/lib/coracle/upgrade/trial.json && sync")
+    cut(vm)
+    said = over(vm)
+    if not said.startswith("went back") or is_newer(vm):
+        raise Failed(f"the trial ended: {said}")
+    vm.wait_running("steady", seconds=90)
     # Before the good one is in place, and while it is tried.
-    vm.run("systemd-run -q coracle upgrade /root/newer --within 10m")
-    vm.until("the agent to be on trial", "coracle upgrade --status", lambda out: "has to stay up" in out)
+    tried(vm)
     vm.run(
         "systemctl kill -s KILL coracle-upgrade; cd /usr/local/bin && cp coracle coracle.new && cp coracle.former old && mv old coracle && "
         "sed -i 's/\"phase\":\"Trial\"/\"phase\":\"Install\"/; s/\"within_ms\":600000/\"within_ms\":60000/' /var/lib/coracle/upgrade/trial.json && sync"
@@ -124,6 +139,41 @@ def an_upgrade_survives_power_cuts(vm):
     if not said.startswith("confirmed") or not is_newer(vm):
         raise Failed(f"the trial ended: {said}")
     vm.wait_running("steady", seconds=90)
+    equal("failed units", vm.out("systemctl --failed --plain --no-legend"), "")
+
+
+def tried(vm):
+    """Begins a long trial of the good program, and waits until its agent is up."""
+    vm.run("systemd-run -q coracle upgrade /root/newer --within 10m")
+    vm.until("the agent to be on trial", "coracle upgrade --status", lambda out: "has to stay up" in out)
+
+
+@scenario(seconds=250, count=1)
+def power_cuts_at_any_time_leave_one_of_both_programs(vm, count):
+    """The power fails at random moments of upgrades, good and bad ones: a healthy agent of one of both programs remains."""
+    seed = random.randrange(1 << 32)
+    chance = random.Random(seed)
+    vm.notes.append(f"seed {seed}, {count} power cuts")
+    vm.manifest("steady", pod("steady"))
+    vm.wait_running("steady")
+    vm.run("cp /payload/coracle /root/first && cp /payload/upgrade/first.sig /root/first.sig; sync")
+    for number in range(count):
+        bad, newer = chance.random() < 0.5, is_newer(vm)
+        file = "/payload/upgrade/crashes" if bad else "/root/first" if newer else "/root/newer"
+        vm.run(f"rm -f /var/lib/coracle/upgrade/last.json && sync && systemd-run -q coracle upgrade {file} --within 20s")
+        # The moment of the cut is the test's input, so nothing is awaited here.
+        seconds = chance.uniform(0, 12)
+        time.sleep(seconds)
+        cut(vm)
+        said = over(vm, 240)
+        vm.notes.append(f"{file} cut after {seconds:.1f} s: {said}")
+        changed = is_newer(vm) != newer
+        if vm.run(f"cmp -s /payload/coracle {PROGRAM} || cmp -s /root/newer {PROGRAM}", check=False).status != 0:
+            raise Failed(f"cut {number}: the program is neither of both")
+        if changed != said.startswith("confirmed") or bad and changed:
+            raise Failed(f"cut {number}: the program is the wrong one of both")
+        vm.wait_running("steady", seconds=90)
+        vm.run("coracle healthcheck --within 60s && coracle fsck", seconds=120)
     equal("failed units", vm.out("systemctl --failed --plain --no-legend"), "")
 
 

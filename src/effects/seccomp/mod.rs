@@ -8,9 +8,12 @@
 //! - Calls the profile does not know, such as `file_getattr`, fail with ENOSYS.
 //!
 //! Known calls that are not allowed fail with EPERM. Calls that libseccomp did not know at its build fail with
-//! ENOSYS: C libraries fall back to older calls only on that. The table is for the native architecture only (each
-//! further one costs 4 ms a start); names that an architecture or libseccomp does not have are skipped when the
-//! filter is built.
+//! ENOSYS: C libraries fall back to older calls only on that. Names that an architecture or libseccomp does not have
+//! are skipped when the filter is built.
+
+mod filter;
+
+pub use filter::filter;
 
 use std::collections::BTreeSet;
 
@@ -165,7 +168,7 @@ pub fn runtime_default(capabilities: &BTreeSet<String>) -> LinuxSeccomp {
     let mut profile = LinuxSeccomp::default();
     profile.set_default_action(Action::ScmpActErrno);
     profile.set_default_errno_ret(Some(ENOSYS));
-    // No architecture named: libseccomp filters the native one, and kills calls of any other.
+    // No architecture named: a shim before 0.3 has libseccomp make the filter, for the native one only.
     profile.set_architectures(None);
     profile.set_syscalls(Some(rules));
     profile

@@ -1,0 +1,78 @@
+//! Documents that stand for pods, as clients see them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde_json::{Value, json};
+
+use super::Node;
+use crate::plan::workload::status;
+use crate::spec::{Workload, WorkloadKey, WorkloadKind};
+
+/// What was shown of them.
+#[derive(Debug, Default)]
+pub(super) struct Workloads {
+    /// The documents in force, each with the time of its file.
+    documents: Vec<(Arc<Workload>, Time)>,
+    /// Their status as it was shown last.
+    status: BTreeMap<WorkloadKey, Value>,
+    /// What had changed in the planner's state when they were shown last.
+    changes: Option<u64>,
+}
+
+impl Workloads {
+    /// These documents are in force.
+    pub(super) fn set(&mut self, documents: Vec<(Arc<Workload>, Time)>) {
+        self.documents = documents;
+        self.status.clear();
+        self.changes = None;
+    }
+}
+
+impl Node {
+    /// Shows the documents, if the status of one of them may have changed.
+    pub(super) fn show_workloads(&mut self) {
+        let changes = Some(self.state.workloads.changes);
+        if self.workloads.changes == changes {
+            return;
+        }
+        self.workloads.changes = changes;
+        for kind in WorkloadKind::ALL {
+            let all = self.workloads.documents.iter();
+            let of_kind: Vec<_> = all.filter(|(w, _)| w.key.kind == kind).collect();
+            let mut same = true;
+            for (workload, _) in &of_kind {
+                let now = status::of(&self.state, workload).unwrap_or_default();
+                let before = self.workloads.status.get(&workload.key);
+                if before != Some(&now) {
+                    same = false;
+                    self.workloads.status.insert(workload.key.clone(), now);
+                }
+            }
+            let shown = of_kind.iter().filter_map(|(workload, created)| {
+                let status = self.workloads.status.get(&workload.key)?;
+                Some(shown(workload, created, status))
+            });
+            if !same || of_kind.is_empty() {
+                let shown: Vec<Value> = shown.collect();
+                self.shown.store.set_workloads(kind, &shown);
+            }
+        }
+    }
+}
+
+/// The document with what an API server adds.
+fn shown(workload: &Workload, created: &Time, status: &Value) -> Value {
+    let mut object: Value = serde_json::from_str(&workload.manifest).unwrap_or_default();
+    let metadata = &mut object["metadata"];
+    metadata["namespace"] = json!(workload.key.namespace);
+    metadata["uid"] = json!(workload.key.uid().to_string());
+    metadata["creationTimestamp"] = json!(created);
+    metadata["generation"] = json!(1);
+    object["status"] = status.clone();
+    if workload.key.kind != WorkloadKind::DaemonSet && object["spec"]["replicas"].is_null() {
+        object["spec"]["replicas"] = json!(1);
+    }
+    object
+}

@@ -1,0 +1,371 @@
+//! One document's pods, of the current and of earlier templates: which of them are wanted now.
+//!
+//! ```text
+//! rolling:  new ones come while there are fewer than replicas + maxSurge,
+//!           old ones go while replicas - maxUnavailable others are available; those that are not ready first
+//! recreate: new ones come when no old one is left
+//! in place: the highest ordinal with an earlier template is replaced when all others are available
+//! ```
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::{Progress, is_ready};
+use crate::plan::{NodeState, PodState, Stamp, Time};
+use crate::spec::workload::Update;
+use crate::spec::{PodKey, PodSpec, Reason, Workload, WorkloadKind};
+use crate::types::{Gather, InOrder};
+
+/// A document and its pods.
+pub(super) struct Stage<'s> {
+    workload: &'s Workload,
+    /// What the file asks for, in the order of ordinals.
+    new: Vec<New<'s>>,
+    /// The other pods that belong to the document, by name, with those that are on their way out.
+    old: Vec<Old<'s>>,
+    /// A new pod can only start once an old one has gone.
+    blocked: bool,
+    /// The node does not suit the pods of a DaemonSet.
+    elsewhere: bool,
+    min_ready_ms: u64,
+    now: Time,
+}
+
+/// A pod that the file asks for.
+struct New<'s> {
+    wanted: &'s Arc<PodSpec>,
+    /// The pod of that name, if there is one.
+    here: Option<Here<'s>>,
+}
+
+/// A pod that exists.
+struct Here<'s> {
+    pod: &'s PodState,
+    /// It was made from an earlier template, and has the name of a new one.
+    outdated: bool,
+    /// Since when it is ready.
+    ready: Option<Time>,
+}
+
+/// A pod that no file asks for any more.
+struct Old<'s> {
+    pod: &'s PodState,
+    ready: Option<Time>,
+    /// It has the current template: there are too many.
+    surplus: bool,
+}
+
+impl<'s> Stage<'s> {
+    pub(super) fn of(
+        state: &'s NodeState,
+        workload: &'s Workload,
+        new: &[&'s Arc<PodSpec>],
+        progress: &mut Progress,
+        now: Stamp,
+    ) -> Self {
+        let own = |pod: &&PodState| pod.spec.workload.as_ref() == Some(&workload.key);
+        let mut here: BTreeMap<&PodKey, &PodState> = BTreeMap::new();
+        for pod in state.pods.values().filter(own) {
+            // A pod on its way out may have the name of its successor.
+            let before = here.get(&pod.spec.key);
+            if before.is_none_or(|before| before.stopping().is_some()) {
+                here.insert(&pod.spec.key, pod);
+            }
+        }
+        let ready = here.values().filter(|pod| is_ready(pod));
+        let since = |pod: &&PodState| progress.ready.get(&pod.spec.uid).copied();
+        progress.ready = ready
+            .map(|pod| (pod.spec.uid.clone(), since(pod).unwrap_or(now.time)))
+            .gather();
+        let ready_since = |pod: &PodState| progress.ready.get(&pod.spec.uid).copied();
+        let revision = Some(workload.revision.as_str());
+        let new: Vec<New<'s>> = new
+            .iter()
+            .map(|wanted| New {
+                wanted,
+                here: here.remove(&wanted.key).map(|pod| Here {
+                    pod,
+                    outdated: pod.wanted().revision() != revision,
+                    ready: ready_since(pod),
+                }),
+            })
+            .collect();
+        let old = here.into_values().map(|pod| Old {
+            pod,
+            ready: ready_since(pod),
+            surplus: pod.spec.revision() == revision,
+        });
+        let waits = |new: &New<'_>| {
+            let held = new.here.as_ref().and_then(|here| here.pod.hold());
+            held.is_some_and(|hold| {
+                let no_room = matches!(hold.reason, Reason::OutOf(_));
+                no_room
+                    || state.port_taken(new.wanted).is_some()
+                    || state.claim_taken(new.wanted).is_some()
+            })
+        };
+        let daemon = workload.key.kind == WorkloadKind::DaemonSet;
+        Self {
+            blocked: new.iter().any(waits),
+            elsewhere: daemon && new.iter().any(|new| state.other_node(new.wanted).is_some()),
+            old: old.collect(),
+            new,
+            workload,
+            min_ready_ms: workload.min_ready_ms,
+            now: now.time,
+        }
+    }
+
+    fn is_available(&self, ready: Option<Time>) -> bool {
+        ready.is_some_and(|since| self.now.since(since) >= self.min_ready_ms)
+    }
+
+    /// Whether a new pod has been ready for long enough for an old one to go.
+    fn is_steady(&self, ready: Option<Time>) -> bool {
+        ready.is_some_and(|since| self.now.since(since) >= self.workload.steady_ms)
+    }
+
+    /// The pods that are wanted now.
+    pub(super) fn wanted(&self, progress: &Progress) -> impl Iterator<Item = &Arc<PodSpec>> {
+        let wanted = match self.workload.update {
+            _ if self.elsewhere => Vec::new(),
+            _ if self.workload.key.kind == WorkloadKind::StatefulSet => self.in_place(),
+            Update::Rolling { surge, unavailable } => {
+                self.rolling(progress, surge as usize, unavailable as usize)
+            }
+            Update::Recreate | Update::InPlace { .. } => self.recreated(),
+            Update::OnDelete => self.on_delete(),
+        };
+        wanted.into_iter()
+    }
+
+    fn live(&self) -> impl Iterator<Item = &Old<'s>> {
+        let live = |old: &&Old<'_>| old.pod.stopping().is_none() && !old.surplus;
+        self.old.iter().filter(live)
+    }
+
+    /// The first `limit` of the new pods; those that exist count first.
+    fn first_new(&self, limit: usize) -> Vec<&Arc<PodSpec>> {
+        let here = self.new.iter().filter(|new| new.here.is_some()).count();
+        let mut more = limit.saturating_sub(here);
+        let mut chosen = Vec::new();
+        for new in &self.new {
+            if new.here.is_none() {
+                if more == 0 {
+                    continue;
+                }
+                more -= 1;
+            }
+            chosen.push(new.wanted);
+        }
+        chosen
+    }
+
+    fn rolling(&self, progress: &Progress, surge: usize, unavailable: usize) -> Vec<&Arc<PodSpec>> {
+        let replicas = self.new.len();
+        let old: Vec<&Old<'_>> = self.live().collect();
+        if self.old.iter().all(|old| old.surplus) {
+            return self.first_new(replicas);
+        }
+        let limit = match self.stands_still(progress) {
+            true => progress.let_in,
+            // Those on their way out take room, too.
+            false => (replicas + surge)
+                .saturating_sub(self.old.len())
+                .max(progress.let_in),
+        };
+        let mut wanted = self.first_new(limit.min(replicas));
+        let kept = match self.stands_still(progress) {
+            true => old.len(),
+            false => old.len() - self.going(&old, unavailable.max(usize::from(self.blocked))),
+        };
+        // Those that are not available go first, then those with the highest names.
+        let mut order = old;
+        order.order_by_key(|old| !self.is_available(old.ready));
+        wanted.extend(order.into_iter().take(kept).map(|old| old.pod.wanted()));
+        wanted
+    }
+
+    /// How many of the old pods may go.
+    fn going(&self, old: &[&Old<'_>], unavailable: usize) -> usize {
+        let enough = self.new.len().saturating_sub(unavailable);
+        let live_new = self.new.iter().filter_map(|new| new.here.as_ref());
+        let live_new: Vec<&Here<'_>> = live_new
+            .filter(|here| here.pod.stopping().is_none())
+            .collect();
+        let new_available = live_new.iter().filter(|here| self.is_steady(here.ready));
+        let new_available = new_available.count();
+        let old_available = old
+            .iter()
+            .filter(|old| self.is_available(old.ready))
+            .count();
+        let unready_new = live_new.len() - new_available;
+        let unready_old = old.len() - old_available;
+        // As in Kubernetes: those that do not work go while enough pods are left that may still become ready.
+        let all = live_new.len() + old.len();
+        let dead = unready_old.min(all.saturating_sub(enough + unready_new));
+        let working = (new_available + old_available).saturating_sub(enough);
+        dead + working.min(old_available)
+    }
+
+    fn recreated(&self) -> Vec<&Arc<PodSpec>> {
+        match self.old.iter().any(|old| !old.surplus) {
+            true => Vec::new(),
+            false => self.first_new(self.new.len()),
+        }
+    }
+
+    fn on_delete(&self) -> Vec<&Arc<PodSpec>> {
+        let old: Vec<_> = self.live().map(|old| old.pod.wanted()).collect();
+        match old.is_empty() {
+            true => self.first_new(self.new.len()),
+            false => old,
+        }
+    }
+
+    /// The pods of a StatefulSet, which keep their names.
+    fn in_place(&self) -> Vec<&Arc<PodSpec>> {
+        let available = |new: &New<'_>| {
+            let here = new.here.as_ref();
+            here.is_some_and(|here| self.is_available(here.ready))
+        };
+        let ordered = self.workload.ordered;
+        let mut wanted = Vec::new();
+        let mut before = true;
+        for new in &self.new {
+            match &new.here {
+                Some(here) if here.outdated && !self.may_update(new) => {
+                    wanted.push(here.pod.wanted());
+                }
+                None if ordered && !before => {}
+                Some(_) | None => wanted.push(new.wanted),
+            }
+            before &= available(new);
+        }
+        // Those beyond the number wanted go from the highest on, one after the other.
+        let mut surplus: Vec<&Old<'_>> = self.old.iter().collect();
+        surplus.order_by_key(|old| ordinal(&old.pod.spec));
+        if ordered {
+            surplus.pop();
+            let live = surplus.iter().filter(|old| old.pod.stopping().is_none());
+            wanted.extend(live.map(|old| old.pod.wanted()));
+        }
+        wanted
+    }
+
+    /// Whether this pod's new template may take effect now.
+    fn may_update(&self, this: &New<'_>) -> bool {
+        let Update::InPlace { partition } = self.workload.update else {
+            return false;
+        };
+        let number = |new: &New<'_>| ordinal(new.wanted);
+        let outdated = self.new.iter().filter(|new| {
+            let here = new.here.as_ref();
+            here.is_some_and(|here| here.outdated)
+        });
+        let highest = outdated.map(number).max();
+        let mut others = self.new.iter().filter(|new| number(new) != number(this));
+        let others_available = others.all(|new| {
+            let here = new.here.as_ref();
+            here.is_some_and(|here| match here.outdated {
+                true => self.is_available(here.ready),
+                false => self.is_steady(here.ready),
+            })
+        });
+        number(this) >= u64::from(partition)
+            && highest == Some(number(this))
+            && others_available
+            && !self.workload.paused
+    }
+
+    fn stands_still(&self, progress: &Progress) -> bool {
+        progress.failed || self.workload.paused
+    }
+
+    /// Notes how far it is. Returns when the next step becomes possible if nothing happens.
+    pub(super) fn note(&self, progress: &mut Progress, now: Stamp) -> Option<Time> {
+        let figures = self.figures();
+        let gone = usize::MAX - figures.old;
+        let best = (
+            progress.best.0.max(figures.updated),
+            progress.best.1.max(figures.updated_steady),
+            progress.best.2.max(gone),
+        );
+        if best != progress.best {
+            progress.best = best;
+            progress.since = now.time;
+            progress.failed = false;
+        }
+        progress.figures = figures;
+        progress.let_in = progress.let_in.max(figures.updated);
+        let all = match self.elsewhere {
+            true => 0,
+            false => self.new.len(),
+        };
+        progress.replicas_here = all;
+        // What breaks later is no matter of the rollout.
+        progress.complete |=
+            figures.updated == all && figures.updated_steady == all && figures.old == 0;
+        let unavailable = match self.workload.update {
+            Update::Rolling { unavailable, .. } => unavailable as usize,
+            Update::Recreate | Update::InPlace { .. } | Update::OnDelete => 0,
+        };
+        let deadline = self.workload.progress_deadline_ms;
+        let fails_at = deadline.map(|after| progress.since.plus(after));
+        let fails_at = fails_at.filter(|_| !progress.complete && !self.workload.paused);
+        progress.failed = fails_at.is_some_and(|at| at <= now.time);
+        let enough = all.saturating_sub(unavailable);
+        progress
+            .available
+            .set(figures.available >= enough, now.wall);
+        progress.progressing.set(!progress.failed, now.wall);
+        let ripe = progress.ready.values();
+        let waits = [self.min_ready_ms, self.workload.steady_ms];
+        let ripe = ripe.flat_map(|since| waits.map(|wait| since.plus(wait)));
+        let later = ripe.chain(fails_at).filter(|at| *at > now.time);
+        later.min()
+    }
+
+    pub(super) fn figures(&self) -> Figures {
+        let live_new = self.new.iter().filter_map(|new| new.here.as_ref());
+        let live_new = live_new.filter(|here| here.pod.stopping().is_none());
+        let mut figures = Figures::default();
+        for here in live_new {
+            let available = usize::from(self.is_available(here.ready));
+            figures.available += available;
+            figures.ready += usize::from(here.ready.is_some());
+            match here.outdated {
+                true => figures.old += 1,
+                false => {
+                    figures.updated += 1;
+                    figures.updated_steady += usize::from(self.is_steady(here.ready));
+                }
+            }
+        }
+        for old in self.live() {
+            figures.old += 1;
+            figures.available += usize::from(self.is_available(old.ready));
+            figures.ready += usize::from(old.ready.is_some());
+        }
+        figures
+    }
+}
+
+/// How many pods there are.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Figures {
+    /// Of the current template.
+    pub(super) updated: usize,
+    pub(super) updated_steady: usize,
+    /// Of earlier ones.
+    pub(super) old: usize,
+    /// Of all templates.
+    pub(super) ready: usize,
+    pub(super) available: usize,
+}
+
+/// The number at the end of a pod's name.
+fn ordinal(pod: &PodSpec) -> u64 {
+    let number = pod.key.name.rsplit('-').next();
+    number.and_then(|number| number.parse().ok()).unwrap_or(0)
+}

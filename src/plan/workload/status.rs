@@ -1,0 +1,98 @@
+//! The status of documents that stand for pods, in the fields and words of Kubernetes' controllers.
+
+use serde_json::{Value, json};
+
+use super::Progress;
+use crate::plan::state::Flag;
+use crate::plan::{NodeState, status};
+use crate::spec::{Workload, WorkloadKind};
+
+/// Returns a document's `status`; `None` before the files were read.
+pub fn of(state: &NodeState, workload: &Workload) -> Option<Value> {
+    let progress = state.workloads.progress.get(&workload.key)?;
+    let all = progress.replicas_here;
+    let here = &progress.figures;
+    let replicas = here.updated + here.old;
+    let mut shown = match workload.key.kind {
+        WorkloadKind::Deployment => json!({
+            "replicas": replicas,
+            "updatedReplicas": here.updated,
+            "readyReplicas": here.ready,
+            "availableReplicas": here.available,
+            "unavailableReplicas": all.saturating_sub(here.available),
+            "conditions": conditions(workload, progress),
+        }),
+        WorkloadKind::ReplicaSet | WorkloadKind::ReplicationController => json!({
+            "replicas": replicas,
+            "fullyLabeledReplicas": replicas,
+            "readyReplicas": here.ready,
+            "availableReplicas": here.available,
+        }),
+        WorkloadKind::StatefulSet => json!({
+            "replicas": replicas,
+            "readyReplicas": here.ready,
+            "availableReplicas": here.available,
+            "currentReplicas": here.updated,
+            "updatedReplicas": here.updated,
+            "updateRevision": format!("{}-{}", workload.key.name, workload.revision),
+        }),
+        WorkloadKind::DaemonSet => json!({
+            "desiredNumberScheduled": all,
+            "currentNumberScheduled": replicas,
+            "updatedNumberScheduled": here.updated,
+            "numberReady": here.ready,
+            "numberAvailable": here.available,
+            "numberUnavailable": all.saturating_sub(here.available),
+            "numberMisscheduled": 0,
+        }),
+    };
+    shown["observedGeneration"] = json!(1);
+    Some(shown)
+}
+
+fn conditions(workload: &Workload, progress: &Progress) -> Value {
+    let name = &workload.key.name;
+    let available = match progress.available.yes {
+        true => (
+            "MinimumReplicasAvailable",
+            "Deployment has minimum availability.".to_owned(),
+        ),
+        false => (
+            "MinimumReplicasUnavailable",
+            "Deployment does not have minimum availability.".to_owned(),
+        ),
+    };
+    let progressing = match (progress.complete, progress.failed) {
+        (true, _) => (
+            "NewReplicaSetAvailable",
+            format!("Deployment {name:?} has successfully progressed."),
+        ),
+        (false, true) => (
+            "ProgressDeadlineExceeded",
+            format!("Deployment {name:?} has timed out progressing."),
+        ),
+        (false, false) if workload.paused => {
+            ("DeploymentPaused", "Deployment is paused".to_owned())
+        }
+        (false, false) => (
+            "ReplicaSetUpdated",
+            format!("Deployment {name:?} is progressing."),
+        ),
+    };
+    json!([
+        condition("Available", progress.available, available),
+        condition("Progressing", progress.progressing, progressing),
+    ])
+}
+
+fn condition(kind: &str, flag: Flag, (reason, message): (&str, String)) -> Value {
+    let since = status::time(flag.since);
+    json!({
+        "type": kind,
+        "status": if flag.yes { "True" } else { "False" },
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": since,
+        "lastUpdateTime": since,
+    })
+}

@@ -1,0 +1,629 @@
+//! Rollouts as tables, and over all small numbers.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::plan::event::{ConditionChange, Desired};
+use crate::plan::{Action, Event, NodeFact, NodeState, PodFact, RunFact, Step, Task, decide};
+use crate::spec::convert::{ConvertContext, documents};
+use crate::spec::{Condition, ConditionStatus, PodUid, WorkloadKey};
+use crate::types::{Effective, Exit, Stamp, Time, Wall};
+
+/// A node whose pods do as the test says.
+struct World {
+    state: NodeState,
+    now: Stamp,
+}
+
+/// A document; the letter is its template.
+fn document(kind: &str, letter: char, replicas: usize, more: &str) -> String {
+    let (name, replicas) = match kind {
+        "DaemonSet" => ("web", String::new()),
+        _ => ("web", format!("  replicas: {replicas}\n")),
+    };
+    format!(
+        "apiVersion: apps/v1\nkind: {kind}\nmetadata: {{name: {name}}}\nspec:\n{replicas}{more}  selector: \
+         {{matchLabels: {{app: web}}}}\n  template:\n    metadata: {{labels: {{app: web, letter: {letter}}}}}\n    spec:\n      \
+         readinessGates: [{{conditionType: test/ready}}]\n      containers: [{{name: main, image: {letter}}}]\n"
+    )
+}
+
+impl World {
+    fn new() -> Self {
+        Self {
+            state: NodeState::default(),
+            now: Stamp {
+                time: Time(1_000),
+                wall: Wall(0),
+            },
+        }
+    }
+
+    fn read(&mut self, text: &str) {
+        let found = documents(text.as_bytes(), "f", &ConvertContext::of("n")).unwrap();
+        let pods = found.pods.into_iter();
+        let workloads = found.workloads.into_iter();
+        let desired = Desired {
+            pods: pods.map(|p| (p.uid.clone(), Arc::new(p))).collect(),
+            workloads: workloads.map(|w| (w.key.clone(), Arc::new(w))).collect(),
+            ..Desired::default()
+        };
+        self.tell(Event::Node(NodeFact::DesiredChanged(desired)));
+    }
+
+    fn tell(&mut self, event: Event) {
+        self.state.apply(&event, self.now);
+        self.work();
+    }
+
+    /// Whatever the planner says, except that sandboxes are removed by [`World::gone`] only.
+    fn work(&mut self) {
+        for _ in 0..1_000 {
+            if let Step::Record(event) = super::next(&self.state, self.now.time) {
+                self.state.apply(&event, self.now);
+                continue;
+            }
+            let pods = self.state.pods.values();
+            let steps = pods.map(|pod| decide::next(pod, &self.state.settings, self.now.time));
+            let action = steps.filter_map(|step| match step {
+                Step::Begin(Task::Act(Action::RemoveSandbox { .. })) => None,
+                Step::Begin(Task::Act(action)) => Some(action),
+                _ => None,
+            });
+            let Some(action) = action.into_iter().next() else {
+                return;
+            };
+            self.act(action);
+        }
+        panic!("it never ends: {}", self.shown());
+    }
+
+    fn act(&mut self, action: Action) {
+        self.state
+            .apply(&Event::action_started(action.clone()), self.now);
+        let outcome = match action {
+            Action::CreateSandbox { pod } => Event::Pod {
+                uid: pod,
+                fact: PodFact::SandboxCreated {
+                    ips: vec![],
+                    next_attempts: Default::default(),
+                    warnings: vec![],
+                },
+            },
+            Action::EnsureImage { pod, container } => Event::Pod {
+                fact: PodFact::ImageReady {
+                    container,
+                    image_id: format!("{}-id", self.letter(&pod)),
+                    volumes: Default::default(),
+                    pulled: Default::default(),
+                },
+                uid: pod,
+            },
+            Action::StartContainer { instance, .. } => Event::Run {
+                instance,
+                fact: RunFact::Started {
+                    pid: 1,
+                    at: self.now,
+                    effective: Effective::default(),
+                },
+            },
+            Action::Signal { instance, signal } => {
+                let fact = RunFact::SignalSent {
+                    signal,
+                    at: self.now.time,
+                };
+                let sent = Event::Run {
+                    instance: instance.clone(),
+                    fact,
+                };
+                self.state.apply(&sent, self.now);
+                Event::Run {
+                    instance,
+                    fact: RunFact::Exited {
+                        exit: Exit {
+                            code: 0,
+                            signal: None,
+                            oom_killed: false,
+                            message: String::new(),
+                            started: self.now,
+                            finished: self.now,
+                        },
+                    },
+                }
+            }
+            Action::RemoveSandbox { pod, .. } => Event::Pod {
+                uid: pod,
+                fact: PodFact::SandboxRemoved,
+            },
+            other => panic!("{other:?}"),
+        };
+        self.state.apply(&outcome, self.now);
+    }
+
+    fn pass(&mut self, ms: u64) {
+        self.now.time = self.now.time.plus(ms);
+        self.work();
+    }
+
+    fn uids(&self, letter: char) -> Vec<PodUid> {
+        let of = |uid: &&PodUid| self.letter(uid) == letter;
+        let mut all: Vec<PodUid> = self.state.pods.keys().filter(of).cloned().collect();
+        all.sort_by_key(|uid| self.state.pods[uid].spec.key.clone());
+        all
+    }
+
+    fn letter(&self, uid: &PodUid) -> char {
+        let labels = self.state.pods[uid].spec.labels().unwrap();
+        labels["letter"].chars().next().unwrap()
+    }
+
+    /// Pods of this letter are ready, or not.
+    fn set_ready(&mut self, letter: char, yes: bool) {
+        for uid in self.uids(letter) {
+            self.set_pod_ready(&uid, yes);
+        }
+    }
+
+    fn set_pod_ready(&mut self, uid: &PodUid, yes: bool) {
+        let status = match yes {
+            true => ConditionStatus::True,
+            false => ConditionStatus::False,
+        };
+        let condition = Condition {
+            type_: "test/ready".to_owned(),
+            status,
+            reason: String::new(),
+            message: String::new(),
+        };
+        let changes = vec![ConditionChange::Set(condition)];
+        self.tell(Event::Pod {
+            uid: uid.clone(),
+            fact: PodFact::ConditionsSet { changes },
+        });
+    }
+
+    /// The pods on their way out are gone.
+    fn gone(&mut self) {
+        let stopping = self.state.pods.values().filter(|p| p.stopping().is_some());
+        let stopping: Vec<PodUid> = stopping.map(|p| p.spec.uid.clone()).collect();
+        for uid in stopping {
+            let pod = &self.state.pods[&uid];
+            let Step::Begin(Task::Act(action)) =
+                decide::next(pod, &self.state.settings, self.now.time)
+            else {
+                panic!("it does not go: {}", self.shown());
+            };
+            self.act(action);
+            self.work();
+        }
+    }
+
+    /// `a`: ready, `A`: not ready, `-`: on its way out, `?`: held; sorted, earlier templates first.
+    fn shown(&self) -> String {
+        let mut shown: Vec<String> = (self.state.pods.iter())
+            .map(|(uid, pod)| {
+                let letter = self.letter(uid).to_string();
+                match () {
+                    () if pod.stopping().is_some() => format!("{letter}-"),
+                    () if pod.hold().is_some() => format!("{letter}?"),
+                    () if super::is_ready(pod) => letter,
+                    () => letter.to_uppercase(),
+                }
+            })
+            .collect();
+        shown.sort_by_key(|text| (text.to_lowercase(), text.to_uppercase() == *text));
+        shown.join(" ")
+    }
+
+    fn live(&self) -> usize {
+        let live = self.state.pods.values().filter(|p| p.stopping().is_none());
+        live.count()
+    }
+
+    fn ready(&self) -> usize {
+        let ready = self.state.pods.values().filter(|p| super::is_ready(p));
+        ready.count()
+    }
+
+    fn status(&self) -> serde_json::Value {
+        let desired = self.state.desired.as_ref().unwrap();
+        let workload = desired.workloads.values().next().unwrap();
+        super::status::of(&self.state, workload).unwrap()
+    }
+}
+
+fn strategy(surge: &str, unavailable: &str) -> String {
+    format!("  strategy: {{rollingUpdate: {{maxSurge: {surge}, maxUnavailable: {unavailable}}}}}\n")
+}
+
+#[test]
+fn a_rolling_update_goes_as_far_as_its_numbers_allow() {
+    for (replicas, surge, unavailable, steps) in [
+        // In turns: a new pod becomes ready, and the old ones on their way out are gone.
+        (1, "25%", "25%", &["a B", "a- b", "b"][..]),
+        (2, "0", "1", &["a a-", "a B", "a- b", "b B", "b b"]),
+        (
+            3,
+            "1",
+            "0",
+            &[
+                "a a a B", "a a a- b", "a a b B", "a a- b b", "a b b B", "a- b b b", "b b b",
+            ],
+        ),
+    ] {
+        let mut world = World::new();
+        let more = strategy(surge, unavailable);
+        world.read(&document("Deployment", 'a', replicas, &more));
+        world.set_ready('a', true);
+        world.read(&document("Deployment", 'b', replicas, &more));
+        let mut seen = vec![world.shown()];
+        while seen.len() < 20 && world.shown() != vec!["b"; replicas].join(" ") {
+            let all = world.uids('b');
+            let waiting = all
+                .iter()
+                .find(|uid| !super::is_ready(&world.state.pods[*uid]));
+            match waiting {
+                Some(one) => world.set_pod_ready(&one.clone(), true),
+                None => world.gone(),
+            }
+            seen.push(world.shown());
+        }
+        assert_eq!(seen, steps, "{replicas} {surge} {unavailable}");
+    }
+}
+
+#[test]
+fn every_small_rollout_keeps_its_numbers_and_ends() {
+    for replicas in 0..5_usize {
+        for surge in 0..3_usize {
+            for unavailable in 0..3_usize {
+                if surge + unavailable == 0 {
+                    continue;
+                }
+                rollout(replicas, surge, unavailable);
+            }
+        }
+    }
+}
+
+fn rollout(replicas: usize, surge: usize, unavailable: usize) {
+    let more = strategy(&surge.to_string(), &unavailable.to_string());
+    let mut world = World::new();
+    world.read(&document("Deployment", 'a', replicas, &more));
+    world.set_ready('a', true);
+    world.read(&document("Deployment", 'b', replicas, &more));
+    for _ in 0..50 {
+        let what = format!("{replicas} {surge} {unavailable}: {}", world.shown());
+        assert!(world.live() <= replicas + surge, "{what}");
+        assert!(world.ready() + unavailable >= replicas, "{what}");
+        let next = world.uids('b');
+        let next = next
+            .iter()
+            .find(|uid| !super::is_ready(&world.state.pods[*uid]));
+        match next.cloned() {
+            Some(next) => world.set_pod_ready(&next, true),
+            None => world.gone(),
+        }
+    }
+    assert_eq!(world.shown(), vec!["b"; replicas].join(" "));
+    assert_eq!(world.status()["updatedReplicas"], replicas);
+}
+
+#[test]
+fn a_rollout_whose_pods_are_not_ready_stops_and_the_old_ones_go_on() {
+    let mut world = World::new();
+    let more = "  progressDeadlineSeconds: 60\n";
+    world.read(&document("Deployment", 'a', 4, more));
+    world.set_ready('a', true);
+    world.read(&document("Deployment", 'b', 4, more));
+    world.gone();
+    assert_eq!(world.shown(), "a a a B B");
+    world.pass(59_999);
+    assert_eq!(
+        world.status()["conditions"][1]["reason"],
+        "ReplicaSetUpdated"
+    );
+    world.pass(1);
+    let progressing = &world.status()["conditions"][1];
+    assert_eq!(progressing["reason"], "ProgressDeadlineExceeded");
+    assert_eq!(progressing["status"], "False");
+    // A pod that is deleted comes back, and no other.
+    let one = world.uids('b')[0].clone();
+    let grace_ms = None;
+    world.tell(Event::Pod {
+        uid: one,
+        fact: PodFact::DeleteRequested { grace_ms },
+    });
+    world.gone();
+    assert_eq!(world.shown(), "a a a B B");
+    // It goes on once they are.
+    world.set_ready('b', true);
+    world.gone();
+    assert_eq!(world.shown(), "a b b B B");
+    // A new template begins again.
+    world.read(&document("Deployment", 'c', 4, more));
+    assert_eq!(
+        world.status()["conditions"][1]["reason"],
+        "ReplicaSetUpdated"
+    );
+}
+
+#[test]
+fn pods_that_never_worked_do_not_hold_up_a_rollout() {
+    let mut world = World::new();
+    world.read(&document("Deployment", 'a', 2, ""));
+    world.read(&document("Deployment", 'b', 2, ""));
+    for _ in 0..4 {
+        world.gone();
+        world.set_ready('b', true);
+    }
+    assert_eq!(world.shown(), "b b");
+}
+
+#[test]
+fn pods_are_available_once_they_were_ready_for_long_enough() {
+    let mut world = World::new();
+    let more = "  minReadySeconds: 10\n";
+    world.read(&document("Deployment", 'a', 1, more));
+    world.set_ready('a', true);
+    world.pass(10_000);
+    world.read(&document("Deployment", 'b', 1, more));
+    world.set_ready('b', true);
+    world.pass(9_000);
+    assert_eq!(world.shown(), "a b");
+    // A break begins the wait again.
+    world.set_ready('b', false);
+    world.pass(500);
+    world.set_ready('b', true);
+    world.pass(9_999);
+    assert_eq!(world.shown(), "a b");
+    world.pass(1);
+    assert_eq!(world.shown(), "a- b");
+}
+
+#[test]
+fn recreate_waits_for_the_end_of_all_old_pods() {
+    let mut world = World::new();
+    let more = "  strategy: {type: Recreate}\n";
+    world.read(&document("Deployment", 'a', 2, more));
+    world.set_ready('a', true);
+    world.read(&document("Deployment", 'b', 2, more));
+    assert_eq!(world.shown(), "a- a-");
+    world.gone();
+    assert_eq!(world.shown(), "B B");
+}
+
+#[test]
+fn where_old_and_new_cannot_stand_side_by_side_the_old_one_goes_first() {
+    let port = |letter| {
+        let text = document("Deployment", letter, 1, "");
+        text.replace(
+            "{name: main,",
+            "{name: main, ports: [{containerPort: 80, hostPort: 80}],",
+        )
+    };
+    let mut world = World::new();
+    world.read(&port('a'));
+    world.set_ready('a', true);
+    world.read(&port('b'));
+    assert_eq!(world.shown(), "a- b?");
+    world.gone();
+    assert_eq!(world.shown(), "B");
+}
+
+#[test]
+fn a_changed_number_adds_or_removes_pods_of_the_highest_numbers() {
+    let names = |world: &World| -> Vec<String> {
+        let live = world.state.pods.values().filter(|p| p.stopping().is_none());
+        let names = live.map(|p| p.spec.key.name.clone());
+        let mut names: Vec<String> = names
+            .map(|n| n.rsplit('-').next().unwrap().to_owned())
+            .collect();
+        names.sort();
+        names
+    };
+    let mut world = World::new();
+    world.read(&document("Deployment", 'a', 2, ""));
+    world.set_ready('a', true);
+    world.read(&document("Deployment", 'a', 4, ""));
+    assert_eq!(names(&world), ["0", "1", "2", "3"]);
+    world.read(&document("Deployment", 'a', 1, ""));
+    assert_eq!(names(&world), ["0"]);
+    world.gone();
+    world.read(&document("Deployment", 'a', 0, ""));
+    world.gone();
+    assert_eq!(world.shown(), "");
+    world.read("");
+    assert_eq!(world.shown(), "");
+}
+
+#[test]
+fn a_stateful_set_starts_and_stops_in_order() {
+    let mut world = World::new();
+    world.read(&document("StatefulSet", 'a', 3, ""));
+    assert_eq!(world.shown(), "A");
+    world.set_ready('a', true);
+    assert_eq!(world.shown(), "a A");
+    world.set_ready('a', true);
+    world.set_ready('a', true);
+    assert_eq!(world.shown(), "a a a");
+    world.read(&document("StatefulSet", 'a', 1, ""));
+    assert_eq!(world.shown(), "a a a-");
+    world.gone();
+    assert_eq!(world.shown(), "a a-");
+    world.gone();
+    assert_eq!(world.shown(), "a");
+    let parallel = "  podManagementPolicy: Parallel\n";
+    world.read(&document("StatefulSet", 'a', 3, parallel));
+    assert_eq!(world.shown(), "a A A");
+}
+
+#[test]
+fn a_stateful_set_is_updated_from_the_highest_number_on_while_all_others_are_available() {
+    let mut world = World::new();
+    let more = "  podManagementPolicy: Parallel\n";
+    world.read(&document("StatefulSet", 'a', 3, more));
+    world.set_ready('a', true);
+    let partition = format!("{more}  updateStrategy: {{rollingUpdate: {{partition: 1}}}}\n");
+    let last = world.uids('a')[2].clone();
+    world.set_pod_ready(&last, false);
+    world.read(&document("StatefulSet", 'b', 3, &partition));
+    let images = |world: &World| {
+        let mut all: Vec<_> = (world.state.pods.values())
+            .map(|p| (p.spec.key.name.clone(), p.spec.containers[0].image.clone()))
+            .collect();
+        all.sort();
+        all.into_iter()
+            .map(|(_, image)| image)
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    // The image is changed in place, and the pod is not ready.
+    assert_eq!(images(&world), "a a b");
+    world.set_ready('b', true);
+    assert_eq!(images(&world), "a b b");
+    world.set_ready('b', false);
+    world.read(&document("StatefulSet", 'b', 3, more));
+    assert_eq!(images(&world), "a b b");
+    world.set_ready('b', true);
+    assert_eq!(images(&world), "b b b");
+    let on_delete = format!("{more}  updateStrategy: {{type: OnDelete}}\n");
+    world.read(&document("StatefulSet", 'c', 3, &on_delete));
+    assert_eq!(images(&world), "b b b");
+}
+
+#[test]
+fn a_daemon_set_is_one_pod_if_the_node_fits_and_the_old_one_goes_first() {
+    let mut world = World::new();
+    world.read(&document("DaemonSet", 'a', 1, ""));
+    world.set_ready('a', true);
+    world.read(&document("DaemonSet", 'b', 1, ""));
+    assert_eq!(world.shown(), "a-");
+    world.gone();
+    assert_eq!(world.shown(), "B");
+    world.set_ready('b', true);
+    let elsewhere = document("DaemonSet", 'c', 1, "").replace(
+        "      containers",
+        "      nodeSelector: {disk: big}\n      containers",
+    );
+    world.read(&elsewhere);
+    world.gone();
+    assert_eq!(world.shown(), "");
+    assert_eq!(world.status()["desiredNumberScheduled"], 0);
+}
+
+#[test]
+fn an_idle_document_has_no_turn_and_no_wake_up() {
+    let mut world = World::new();
+    world.read(&document("Deployment", 'a', 2, "  minReadySeconds: 1\n"));
+    world.set_ready('a', true);
+    world.pass(1_000);
+    assert_eq!(super::next(&world.state, world.now.time), Step::Rest);
+    // What breaks later is no matter of the rollout.
+    world.set_ready('a', false);
+    world.pass(3_600_000);
+    assert_eq!(world.status()["conditions"][1]["status"], "True");
+    assert_eq!(world.status()["conditions"][0]["status"], "False");
+}
+
+#[test]
+fn pods_know_their_document_and_have_distinct_names() {
+    let mut world = World::new();
+    world.read(&document("Deployment", 'a', 3, ""));
+    let key = WorkloadKey {
+        kind: crate::spec::WorkloadKind::Deployment,
+        namespace: "default".to_owned(),
+        name: "web".to_owned(),
+    };
+    let pods: Vec<_> = world.state.pods.values().collect();
+    assert!(pods.iter().all(|p| p.spec.workload.as_ref() == Some(&key)));
+    let names: BTreeSet<_> = pods.iter().map(|p| &p.spec.key.name).collect();
+    assert_eq!(names.len(), 3);
+}
+
+/// Numbers that look random, the same in every run.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, limit: usize) -> usize {
+        // xorshift64 (Marsaglia 2003)
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 % u64::try_from(limit).unwrap()).unwrap()
+    }
+}
+
+#[test]
+fn whatever_happens_to_pods_and_files_the_last_file_holds_in_the_end() {
+    for seed in 1..100_u64 {
+        let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let kind = ["Deployment", "StatefulSet", "ReplicaSet", "DaemonSet"][dice.below(4)];
+        let mut world = World::new();
+        let mut file = String::new();
+        let mut wanted = (0, 'a');
+        for _ in 0..60 {
+            let before = world.live();
+            match dice.below(8) {
+                0 => {
+                    let letter = ['a', 'b', 'c'][dice.below(3)];
+                    let replicas = dice.below(5);
+                    let more = match (kind, dice.below(3)) {
+                        ("Deployment", 0) => "  strategy: {type: Recreate}\n".to_owned(),
+                        ("Deployment", _) => {
+                            strategy(&dice.below(3).to_string(), &(1 + dice.below(2)).to_string())
+                        }
+                        ("StatefulSet", 0) => "  podManagementPolicy: Parallel\n".to_owned(),
+                        _ => String::new(),
+                    };
+                    file = document(kind, letter, replicas, &more);
+                    wanted = (replicas, letter);
+                    world.read(&file);
+                }
+                1 => world.gone(),
+                2 => {
+                    // The agent starts again: how far rollouts are is not saved.
+                    world.state.workloads = super::Workloads::default();
+                    world.read(&file);
+                }
+                3 => {
+                    let uids: Vec<PodUid> = world.state.pods.keys().cloned().collect();
+                    if !uids.is_empty() {
+                        let uid = uids[dice.below(uids.len())].clone();
+                        let grace_ms = None;
+                        let fact = PodFact::DeleteRequested { grace_ms };
+                        world.tell(Event::Pod { uid, fact });
+                    }
+                }
+                4 => world.pass(100_000),
+                _ => {
+                    let uids: Vec<PodUid> = world.state.pods.keys().cloned().collect();
+                    if !uids.is_empty() {
+                        let uid = uids[dice.below(uids.len())].clone();
+                        world.set_pod_ready(&uid, dice.below(3) > 0);
+                    }
+                }
+            }
+            // maxSurge is 2 at most.
+            let bound = before.max(wanted.0.max(1) + 2);
+            assert!(world.live() <= bound, "{seed} {kind}: {}", world.shown());
+        }
+        for _ in 0..40 {
+            for letter in ['a', 'b', 'c'] {
+                world.set_ready(letter, true);
+            }
+            world.gone();
+        }
+        let (replicas, letter) = match (kind, file.is_empty()) {
+            (_, true) => (0, 'a'),
+            ("DaemonSet", _) => (1, wanted.1),
+            _ => wanted,
+        };
+        let all = vec![letter.to_string(); replicas].join(" ");
+        assert_eq!(world.shown(), all, "{seed} {kind}");
+        world.pass(700_000);
+        assert_eq!(world.shown(), all, "{seed} {kind}");
+        let next = super::next(&world.state, world.now.time);
+        assert_eq!(next, Step::Rest, "{seed} {kind}");
+    }
+}

@@ -1,0 +1,661 @@
+//! From a document to its pods.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{
+    PersistentVolumeClaim, PersistentVolumeClaimVolumeSource, Pod, Volume,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+use super::written::{self, RollingUpdate, Spec, Strategy, Written};
+use super::{MAX_REPLICAS, STEADY_MS, Update, Workload, WorkloadKey, WorkloadKind, selector};
+use crate::spec::configuration::{self, Object};
+use crate::spec::decode::decode;
+use crate::spec::error::{Path, Report};
+use crate::spec::pod::PodKey;
+use crate::spec::value::Value;
+use crate::spec::{assemble, names, parse, suggest, uid};
+
+/// A document whose template is still to be decoded.
+#[derive(Debug)]
+pub(in crate::spec) struct Template {
+    kind: WorkloadKind,
+    metadata: ObjectMeta,
+    spec: Spec,
+    /// It has a version of the API that no server has any more.
+    outdated: bool,
+    /// `spec.template`, as a pod without a name.
+    pub(in crate::spec) pod: Value,
+    manifest: Arc<str>,
+}
+
+/// What a document asks for.
+#[derive(Debug)]
+pub(in crate::spec) struct Made {
+    pub(in crate::spec) workload: Workload,
+    /// Its pods, to be assembled.
+    pub(in crate::spec) pods: Vec<Pod>,
+    /// The claims of a StatefulSet's pods.
+    pub(in crate::spec) claims: Vec<Object>,
+    /// A field that means nothing here.
+    pub(in crate::spec) without_effect: Option<&'static str>,
+}
+
+/// Decodes all of a document but its template.
+pub(in crate::spec) fn read(
+    kind: WorkloadKind,
+    value: &mut Value,
+    path: &Path<'_>,
+    report: &Report,
+) -> Option<Template> {
+    report.begin(path);
+    let version = Value::String(kind.version().to_owned());
+    let outdated = value
+        .get("apiVersion")
+        .is_some_and(|given| *given != version);
+    if let Some(given) = get_mut(value, "apiVersion") {
+        *given = version;
+    }
+    let manifest = Arc::from(parse::json(value));
+    value.remove("apiVersion");
+    value.remove("kind");
+    let at = path.field("spec");
+    only(value, path, &["metadata", "spec"], report);
+    let Some(spec @ Value::Map(_)) = get_mut(value, "spec") else {
+        report.required(&at);
+        return None;
+    };
+    only(spec, &at, written::fields(kind), report);
+    for strategy in ["strategy", "updateStrategy"] {
+        let Some(strategy_value) = get_mut(spec, strategy) else {
+            continue;
+        };
+        let at = at.field(strategy);
+        only(strategy_value, &at, &["type", "rollingUpdate"], report);
+        if let Some(rolling) = get_mut(strategy_value, "rollingUpdate") {
+            let fields = written::rolling_fields(kind);
+            only(rolling, &at.field("rollingUpdate"), fields, report);
+        }
+    }
+    let template = spec.get("template").cloned().unwrap_or(Value::Null);
+    spec.remove("template");
+    if kind == WorkloadKind::ReplicationController
+        && let Some(chosen) = get_mut(spec, "selector")
+    {
+        // It has labels where the others have a selector.
+        let labels = std::mem::replace(chosen, Value::Null);
+        if labels != Value::Null {
+            *chosen = Value::Map(vec![("matchLabels".to_owned(), labels)]);
+        }
+    }
+    let Written { metadata, spec } = decode(value, path, report)?;
+    let at_template = at.field("template");
+    let Value::Map(mut entries) = template else {
+        match template {
+            Value::Null => report.required(&at_template),
+            other => report.error(
+                &at_template,
+                format_args!("must be a mapping, not {}", other.kind()),
+            ),
+        }
+        return None;
+    };
+    for (_, metadata) in entries.iter_mut().filter(|(key, _)| key == "metadata") {
+        // As in Kubernetes, the pods' names are made here.
+        for field in ["name", "generateName", "namespace"] {
+            metadata.remove(field);
+        }
+    }
+    Some(Template {
+        kind,
+        metadata,
+        spec,
+        outdated,
+        pod: Value::Map(entries),
+        manifest,
+    })
+}
+
+/// Checks a document, and makes its pods of the decoded and defaulted template.
+pub(in crate::spec) fn make(
+    template: Template,
+    mut pod: Pod,
+    path: &Path<'_>,
+    report: &Report,
+) -> Option<Made> {
+    let Template {
+        kind,
+        mut metadata,
+        mut spec,
+        outdated,
+        manifest,
+        ..
+    } = template;
+    if outdated && spec.selector.is_none() {
+        // Servers of that time filled it in.
+        spec.selector = Some(LabelSelector {
+            match_labels: pod.metadata.labels.clone(),
+            ..LabelSelector::default()
+        });
+    }
+    let key = key(kind, &mut metadata, path, report);
+    let at = path.field("spec");
+    let names = at.field("template");
+    let names = names.field("metadata");
+    // The pods' names are made of the document's.
+    report.settle(&names.field("name"));
+    report.settle(&names.field("namespace"));
+    check_selector(kind, &spec, &pod, &at, report);
+    check_template(&pod, &at.field("template").field("spec"), report);
+    let replicas = match kind {
+        WorkloadKind::DaemonSet => 1,
+        _ => replicas(&spec, &at, report),
+    };
+    let update = match kind {
+        WorkloadKind::Deployment => deployment(&spec, replicas, &at.field("strategy"), report),
+        WorkloadKind::ReplicaSet | WorkloadKind::ReplicationController => {
+            rolling(&Strategy::default(), ("25%", "25%"), replicas, &at, report)
+        }
+        WorkloadKind::StatefulSet => stateful(&spec, &at.field("updateStrategy"), report),
+        WorkloadKind::DaemonSet => daemon(&spec, &at.field("updateStrategy"), report),
+    };
+    let (min_ready_ms, progress_deadline_ms) = times(kind, &spec, &at, report);
+    if kind == WorkloadKind::StatefulSet {
+        check_stateful(&spec, &at, report);
+    }
+    let revision = uid::short(&pod);
+    let labels = pod.metadata.labels.get_or_insert_default();
+    labels.insert(kind.hash_label().to_owned(), revision.clone());
+    pod.metadata.namespace = Some(key.namespace.clone());
+    pod.metadata.owner_references = Some(vec![owner(&key)]);
+    let mut made = Made {
+        workload: Workload {
+            update,
+            ordered: kind == WorkloadKind::StatefulSet && spec.pod_management_policy != "Parallel",
+            min_ready_ms,
+            steady_ms: min_ready_ms.max(
+                match spec.min_ready_seconds.is_some() || says_ready(&pod) {
+                    true => 0,
+                    false => STEADY_MS.min(progress_deadline_ms.unwrap_or(u64::MAX) / 4),
+                },
+            ),
+            progress_deadline_ms,
+            paused: spec.paused,
+            manifest,
+            pods: Vec::new(),
+            revision,
+            key,
+        },
+        pods: Vec::new(),
+        claims: Vec::new(),
+        without_effect: spec
+            .revision_history_limit
+            .map(|_| "spec.revisionHistoryLimit"),
+    };
+    if !report.is_clean() {
+        // A template is checked by its first pod, even if it stands for none.
+        made.pods.push(made.pod(&pod, 0, &spec));
+        return Some(made);
+    }
+    let first = u32::try_from(spec.ordinals.start).unwrap_or(0);
+    for ordinal in first..first.saturating_add(replicas) {
+        let one = made.pod(&pod, ordinal, &spec);
+        if let Some(name) = &one.metadata.name {
+            made.workload.pods.push(PodKey {
+                namespace: made.workload.key.namespace.clone(),
+                name: name.clone(),
+            });
+        }
+        made.pods.push(one);
+        for (index, claim) in spec.volume_claim_templates.iter().enumerate() {
+            let at = at.field("volumeClaimTemplates");
+            let claim = made.claim(claim, ordinal, &spec);
+            let claim = configuration::claim_of(claim, &at.index(index), report);
+            made.claims.extend(claim);
+        }
+    }
+    if replicas == 0 {
+        made.pods.push(made.pod(&pod, first, &spec));
+    }
+    Some(made)
+}
+
+impl Made {
+    /// The pod of this number.
+    fn pod(&self, template: &Pod, ordinal: u32, spec: &Spec) -> Pod {
+        let (key, revision) = (&self.workload.key, &self.workload.revision);
+        let mut pod = template.clone();
+        let name = match key.kind {
+            WorkloadKind::DaemonSet => format!("{}-{revision}", key.name),
+            WorkloadKind::StatefulSet => format!("{}-{ordinal}", key.name),
+            _ => format!("{}-{revision}-{ordinal}", key.name),
+        };
+        pod.metadata.name = Some(name.clone());
+        if key.kind != WorkloadKind::StatefulSet {
+            return pod;
+        }
+        let labels = pod.metadata.labels.get_or_insert_default();
+        labels.insert(
+            "statefulset.kubernetes.io/pod-name".to_owned(),
+            name.clone(),
+        );
+        labels.insert(
+            "apps.kubernetes.io/pod-index".to_owned(),
+            ordinal.to_string(),
+        );
+        let Some(written) = &mut pod.spec else {
+            return pod;
+        };
+        written.hostname = Some(name.clone());
+        if !spec.service_name.is_empty() {
+            written.subdomain = Some(spec.service_name.clone());
+        }
+        for claim in &spec.volume_claim_templates {
+            let volume = claim.metadata.name.clone().unwrap_or_default();
+            let volumes = written.volumes.get_or_insert_default();
+            // As in Kubernetes, it takes the place of a volume of its name.
+            volumes.retain(|other| other.name != volume);
+            volumes.push(Volume {
+                persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {
+                    claim_name: format!("{volume}-{name}"),
+                    read_only: None,
+                }),
+                name: volume,
+                ..Volume::default()
+            });
+        }
+        pod
+    }
+
+    /// The claim of the pod of this number.
+    fn claim(
+        &self,
+        template: &PersistentVolumeClaim,
+        ordinal: u32,
+        spec: &Spec,
+    ) -> PersistentVolumeClaim {
+        let key = &self.workload.key;
+        let mut claim = template.clone();
+        let volume = template.metadata.name.as_deref().unwrap_or_default();
+        claim.metadata.name = Some(format!("{volume}-{}-{ordinal}", key.name));
+        claim.metadata.namespace = Some(key.namespace.clone());
+        let chosen = spec.selector.as_ref().and_then(|s| s.match_labels.clone());
+        let labels = claim.metadata.labels.get_or_insert_default();
+        labels.extend(chosen.into_iter().flatten());
+        claim
+    }
+}
+
+/// Whether anything but running containers makes the pod ready.
+fn says_ready(pod: &Pod) -> bool {
+    let Some(spec) = &pod.spec else { return false };
+    let gates = spec.readiness_gates.iter().flatten().count();
+    let mut containers = spec.containers.iter();
+    gates > 0 || containers.all(|container| container.readiness_probe.is_some())
+}
+
+fn owner(key: &WorkloadKey) -> OwnerReference {
+    OwnerReference {
+        api_version: key.kind.version().to_owned(),
+        kind: key.kind.as_str().to_owned(),
+        name: key.name.clone(),
+        uid: key.uid().to_string(),
+        controller: Some(true),
+        block_owner_deletion: Some(true),
+    }
+}
+
+fn key(
+    kind: WorkloadKind,
+    metadata: &mut ObjectMeta,
+    path: &Path<'_>,
+    report: &Report,
+) -> WorkloadKey {
+    let path = path.field("metadata");
+    let at = path.field("name");
+    let name = metadata.name.clone().unwrap_or_default();
+    let label_sized = kind == WorkloadKind::StatefulSet;
+    let problem = match label_sized {
+        true => names::dns_label(&name),
+        false => names::dns_subdomain(&name),
+    };
+    match (name.as_str(), problem) {
+        ("", _) => report.error(&at, "Required value: name or generateName is required"),
+        (name, Some(problem)) => report.invalid(&at, name, problem),
+        (_, None) => {}
+    }
+    let namespace = metadata.namespace.get_or_insert_default();
+    if namespace.is_empty() {
+        "default".clone_into(namespace);
+    }
+    assemble::shared_metadata(metadata, &path, report);
+    let rollback = metadata.annotations.as_ref();
+    let rollback = rollback.and_then(|all| all.get(super::ROLLBACK));
+    if rollback.is_some() {
+        let at = path.field("annotations");
+        let at = at.field(super::ROLLBACK);
+        report.refuse(
+            &at,
+            "a rollout that fails stops, and the pods before it go on; it is not taken back by itself yet",
+            "remove it",
+        );
+    }
+    WorkloadKey {
+        kind,
+        namespace: metadata.namespace.clone().unwrap_or_default(),
+        name,
+    }
+}
+
+fn check_selector(kind: WorkloadKind, spec: &Spec, pod: &Pod, path: &Path<'_>, report: &Report) {
+    let at = path.field("selector");
+    let labels = pod.metadata.labels.clone().unwrap_or_default();
+    let at_labels = path.field("template");
+    let at_labels = at_labels.field("metadata");
+    let at_labels = at_labels.field("labels");
+    let controller = kind == WorkloadKind::ReplicationController;
+    let Some(chosen) = &spec.selector else {
+        match controller {
+            true if labels.is_empty() => report.required(&at),
+            true => {}
+            false => report.error_hint(
+                &at,
+                "Required value",
+                "write `matchLabels` with the labels of `spec.template.metadata`".to_owned(),
+            ),
+        }
+        return;
+    };
+    if selector::check(chosen, &at, report) && !controller {
+        let kind = kind.as_str().to_lowercase();
+        let detail = format_args!("empty selector is invalid for {kind}");
+        report.error(&at, format_args!("Invalid value: {{}}: {detail}"));
+    } else if !selector::matches(chosen, &labels) {
+        let shown = serde_json::to_string(&labels).unwrap_or_default();
+        report.error(
+            &at_labels,
+            format_args!("Invalid value: {shown}: `selector` does not match template `labels`"),
+        );
+    }
+}
+
+fn check_template(pod: &Pod, path: &Path<'_>, report: &Report) {
+    let Some(spec) = &pod.spec else { return };
+    let policy = spec.restart_policy.as_deref().unwrap_or("Always");
+    if policy != "Always" {
+        report.unsupported(&path.field("restartPolicy"), policy, &["Always"]);
+    }
+    if spec.active_deadline_seconds.is_some() {
+        report.forbidden(
+            &path.field("activeDeadlineSeconds"),
+            "these pods run for ever",
+        );
+    }
+}
+
+fn replicas(spec: &Spec, path: &Path<'_>, report: &Report) -> u32 {
+    let at = path.field("replicas");
+    let given = spec.replicas.unwrap_or(1);
+    not_negative(given, &at, report);
+    if given > MAX_REPLICAS {
+        let detail = format_args!("must be less than or equal to {MAX_REPLICAS} on one node");
+        report.invalid(&at, given, detail);
+        return 1;
+    }
+    u32::try_from(given).unwrap_or(0)
+}
+
+/// `minReadySeconds` and `progressDeadlineSeconds` in milliseconds.
+fn times(kind: WorkloadKind, spec: &Spec, path: &Path<'_>, report: &Report) -> (u64, Option<u64>) {
+    let seconds = |given: i32| u64::try_from(given).unwrap_or(0).saturating_mul(1000);
+    let min_ready = spec.min_ready_seconds.unwrap_or(0);
+    not_negative(min_ready, &path.field("minReadySeconds"), report);
+    if let Some(limit) = spec.revision_history_limit {
+        not_negative(limit, &path.field("revisionHistoryLimit"), report);
+    }
+    let least = min_ready;
+    let min_ready = seconds(min_ready);
+    if kind != WorkloadKind::Deployment {
+        return (min_ready, None);
+    }
+    let deadline = spec.progress_deadline_seconds.unwrap_or(600);
+    let at = path.field("progressDeadlineSeconds");
+    not_negative(deadline, &at, report);
+    if deadline >= 0 && deadline <= least {
+        report.invalid(&at, deadline, "must be greater than minReadySeconds");
+    }
+    (min_ready, Some(seconds(deadline)))
+}
+
+fn deployment(spec: &Spec, replicas: u32, path: &Path<'_>, report: &Report) -> Update {
+    let strategy = &spec.strategy;
+    match strategy.type_.as_str() {
+        "" | "RollingUpdate" => rolling(strategy, ("25%", "25%"), replicas, path, report),
+        "Recreate" => {
+            if strategy.rolling_update.is_some() {
+                report.forbidden(
+                    &path.field("rollingUpdate"),
+                    "may not be specified when strategy `type` is 'Recreate'",
+                );
+            }
+            Update::Recreate
+        }
+        other => {
+            let supported = ["Recreate", "RollingUpdate"];
+            report.unsupported(&path.field("type"), other, &supported);
+            Update::Recreate
+        }
+    }
+}
+
+fn daemon(spec: &Spec, path: &Path<'_>, report: &Report) -> Update {
+    match spec.update_strategy.type_.as_str() {
+        "" | "RollingUpdate" => rolling(&spec.update_strategy, ("0", "1"), 1, path, report),
+        "OnDelete" => Update::OnDelete,
+        other => {
+            let supported = ["OnDelete", "RollingUpdate"];
+            report.unsupported(&path.field("type"), other, &supported);
+            Update::OnDelete
+        }
+    }
+}
+
+fn stateful(spec: &Spec, path: &Path<'_>, report: &Report) -> Update {
+    let strategy = &spec.update_strategy;
+    let at = path.field("rollingUpdate");
+    match strategy.type_.as_str() {
+        "" | "RollingUpdate" => {
+            let rolling = strategy.rolling_update.as_ref();
+            let partition = rolling.and_then(|rolling| rolling.partition).unwrap_or(0);
+            not_negative(partition, &at.field("partition"), report);
+            if rolling.is_some_and(|rolling| rolling.max_unavailable.is_some()) {
+                report.refuse(
+                    &at.field("maxUnavailable"),
+                    "pods are updated one after the other",
+                    "remove it",
+                );
+            }
+            Update::InPlace {
+                partition: u32::try_from(partition).unwrap_or(0),
+            }
+        }
+        "OnDelete" => {
+            if strategy.rolling_update.is_some() {
+                report.error(
+                    &at,
+                    "Invalid value: only allowed for updateStrategy 'RollingUpdate'",
+                );
+            }
+            Update::OnDelete
+        }
+        other => {
+            let supported = ["OnDelete", "RollingUpdate"];
+            report.unsupported(&path.field("type"), other, &supported);
+            Update::OnDelete
+        }
+    }
+}
+
+fn check_stateful(spec: &Spec, path: &Path<'_>, report: &Report) {
+    let policy = spec.pod_management_policy.as_str();
+    let policies = ["OrderedReady", "Parallel"];
+    if !policy.is_empty() && !policies.contains(&policy) {
+        report.unsupported(&path.field("podManagementPolicy"), policy, &policies);
+    }
+    let retention = &spec.persistent_volume_claim_retention_policy;
+    let at = path.field("persistentVolumeClaimRetentionPolicy");
+    for (field, given) in [
+        ("whenDeleted", &retention.when_deleted),
+        ("whenScaled", &retention.when_scaled),
+    ] {
+        match given.as_str() {
+            "" | "Retain" => {}
+            "Delete" => report.refuse(
+                &at.field(field),
+                "the data of claims is never removed by itself",
+                "write `Retain`, and remove volumes that are not needed any more by `coracle volume rm`",
+            ),
+            other => report.unsupported(&at.field(field), other, &["Delete", "Retain"]),
+        }
+    }
+    not_negative(
+        spec.ordinals.start,
+        &path.field("ordinals").field("start"),
+        report,
+    );
+    let list = path.field("volumeClaimTemplates");
+    for (index, claim) in spec.volume_claim_templates.iter().enumerate() {
+        let at = list.index(index);
+        let at = at.field("metadata");
+        let at = at.field("name");
+        match claim.metadata.name.as_deref().unwrap_or_default() {
+            "" => report.required(&at),
+            name => {
+                if let Some(problem) = names::dns_label(name) {
+                    report.invalid(&at, name, problem);
+                }
+            }
+        }
+        configuration::claim_of(claim.clone(), &list.index(index), report);
+    }
+}
+
+/// A rolling update with these defaults of `maxSurge` and `maxUnavailable`.
+fn rolling(
+    strategy: &Strategy,
+    (surge, unavailable): (&str, &str),
+    replicas: u32,
+    path: &Path<'_>,
+    report: &Report,
+) -> Update {
+    let none = RollingUpdate::default();
+    let written = strategy.rolling_update.as_ref().unwrap_or(&none);
+    let at = path.field("rollingUpdate");
+    let (at_surge, at_unavailable) = (at.field("maxSurge"), at.field("maxUnavailable"));
+    let of = |given: &Option<IntOrString>, default: &str| {
+        let default = || match default.parse() {
+            Ok(number) => IntOrString::Int(number),
+            Err(_) => IntOrString::String(default.to_owned()),
+        };
+        given.clone().unwrap_or_else(default)
+    };
+    // The one rounds up, the other down, so that at least one of them lets a rollout go on.
+    let surge = amount(
+        &of(&written.max_surge, surge),
+        (replicas, true),
+        &at_surge,
+        report,
+    );
+    let written = of(&written.max_unavailable, unavailable);
+    let missing = amount(&written, (replicas, false), &at_unavailable, report);
+    if is_zero(&written) && surge == 0 && report.is_clean() && replicas > 0 {
+        let shown = match &written {
+            IntOrString::Int(number) => number.to_string(),
+            IntOrString::String(text) => format!("{text:?}"),
+        };
+        report.error(
+            &at_unavailable,
+            format_args!("Invalid value: {shown}: may not be 0 when `maxSurge` is 0"),
+        );
+    }
+    Update::Rolling {
+        surge,
+        unavailable: match surge {
+            0 => missing.max(1),
+            _ => missing,
+        },
+    }
+}
+
+fn is_zero(given: &IntOrString) -> bool {
+    match given {
+        IntOrString::Int(number) => *number == 0,
+        IntOrString::String(text) => text.trim_end_matches('%').parse() == Ok(0),
+    }
+}
+
+/// A number of pods, or a share of them.
+fn amount(given: &IntOrString, (of, up): (u32, bool), path: &Path<'_>, report: &Report) -> u32 {
+    let text = match given {
+        IntOrString::Int(number) => {
+            not_negative(*number, path, report);
+            return u32::try_from(*number).unwrap_or(0);
+        }
+        IntOrString::String(text) => text,
+    };
+    let percent = text
+        .strip_suffix('%')
+        .and_then(|text| text.parse::<u32>().ok());
+    match percent {
+        Some(percent) if percent <= 100 || up => {
+            let whole = u64::from(percent) * u64::from(of);
+            let share = match up {
+                true => whole.div_ceil(100),
+                false => whole / 100,
+            };
+            u32::try_from(share).unwrap_or(u32::MAX)
+        }
+        Some(_) => {
+            report.invalid(path, text.as_str(), "must not be greater than 100%");
+            0
+        }
+        None => {
+            let detail = "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%')";
+            report.invalid(path, text.as_str(), detail);
+            0
+        }
+    }
+}
+
+fn not_negative(given: i32, path: &Path<'_>, report: &Report) {
+    if given < 0 {
+        report.invalid(path, given, "must be greater than or equal to 0");
+    }
+}
+
+/// Removes the fields of a mapping that it does not have, and reports them.
+fn only(value: &mut Value, path: &Path<'_>, fields: &[&str], report: &Report) {
+    let Value::Map(entries) = value else { return };
+    entries.retain(|(key, _)| {
+        let known = fields.contains(&key.as_str());
+        if !known {
+            let at = path.field(key);
+            match suggest::nearest(key, fields) {
+                Some(near) => {
+                    report.error_hint(&at, "unknown field", format!("did you mean `{near}`?"));
+                }
+                None => report.error(&at, "unknown field"),
+            }
+        }
+        known
+    });
+}
+
+fn get_mut<'v>(value: &'v mut Value, key: &str) -> Option<&'v mut Value> {
+    let Value::Map(entries) = value else {
+        return None;
+    };
+    let mut named = entries.iter_mut().rev().filter(|(name, _)| name == key);
+    named.next().map(|(_, value)| value)
+}

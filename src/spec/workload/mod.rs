@@ -1,0 +1,190 @@
+//! Workload documents: Deployments, ReplicaSets, ReplicationControllers, StatefulSets and DaemonSets. Each stands for
+//! pods of its template, which are made here, once, with all their names: `plan/workload/` decides when each of them comes
+//! and goes. The rules and messages are the API server's (`pkg/apis/apps/validation`).
+
+mod make;
+mod selector;
+mod written;
+
+use std::fmt;
+use std::sync::Arc;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use super::pod::{PodKey, PodSpec, PodUid};
+use super::uid;
+
+pub(super) use make::{make, read};
+
+/// Limit of pods of one document: one node runs no more.
+pub(crate) const MAX_REPLICAS: i32 = 1_000;
+
+/// Label of a pod with the hash of the template that it was made from.
+pub const TEMPLATE_HASH: &str = "pod-template-hash";
+/// The same for kinds whose pods keep their names.
+pub const REVISION_HASH: &str = "controller-revision-hash";
+/// The steady time of pods that nothing but their containers makes ready.
+const STEADY_MS: u64 = 10_000;
+/// With `true`, a rollout that fails is taken back.
+pub const ROLLBACK: &str = "coracle.dev/rollback";
+
+/// A kind of document that stands for pods.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum WorkloadKind {
+    /// `Deployment`.
+    Deployment,
+    /// `ReplicaSet`.
+    ReplicaSet,
+    /// `ReplicationController`.
+    ReplicationController,
+    /// `StatefulSet`.
+    StatefulSet,
+    /// `DaemonSet`.
+    DaemonSet,
+}
+
+impl WorkloadKind {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::Deployment,
+        Self::ReplicaSet,
+        Self::ReplicationController,
+        Self::StatefulSet,
+        Self::DaemonSet,
+    ];
+
+    /// `kind` of a document.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Deployment => "Deployment",
+            Self::ReplicaSet => "ReplicaSet",
+            Self::ReplicationController => "ReplicationController",
+            Self::StatefulSet => "StatefulSet",
+            Self::DaemonSet => "DaemonSet",
+        }
+    }
+
+    /// `apiVersion` of a document.
+    pub fn version(self) -> &'static str {
+        match self {
+            Self::ReplicationController => "v1",
+            Self::Deployment | Self::ReplicaSet | Self::StatefulSet | Self::DaemonSet => "apps/v1",
+        }
+    }
+
+    /// Whether documents of this version are read: also of those before `apps/v1`, which many manifests still have.
+    pub(super) fn has_version(self, version: &str) -> bool {
+        let older = ["apps/v1beta2", "apps/v1beta1", "extensions/v1beta1"];
+        version == self.version() || self.version() == "apps/v1" && older.contains(&version)
+    }
+
+    /// The kind of that name.
+    pub fn of(kind: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|known| known.as_str() == kind)
+    }
+
+    /// The label that tells the revisions of its pods apart.
+    pub fn hash_label(self) -> &'static str {
+        match self {
+            Self::Deployment | Self::ReplicaSet | Self::ReplicationController => TEMPLATE_HASH,
+            Self::StatefulSet | Self::DaemonSet => REVISION_HASH,
+        }
+    }
+}
+
+/// Which document: its kind, namespace and name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct WorkloadKey {
+    /// The kind.
+    pub kind: WorkloadKind,
+    /// The namespace.
+    pub namespace: String,
+    /// The name.
+    pub name: String,
+}
+
+impl WorkloadKey {
+    /// Its UID: a hash of kind, namespace and name, so that pods find their document again after every restart.
+    pub fn uid(&self) -> PodUid {
+        let text = format!("{}\0{}\0{}", self.kind.as_str(), self.namespace, self.name);
+        uid::hash(&text)
+    }
+
+    /// The document that a pod was made from: its controller, if that has this node's UID.
+    pub fn of_pod(metadata: &ObjectMeta) -> Option<Self> {
+        let owners = metadata.owner_references.iter().flatten();
+        owners
+            .filter(|owner| owner.controller == Some(true))
+            .find_map(|owner| {
+                let key = Self {
+                    kind: WorkloadKind::of(&owner.kind)?,
+                    namespace: metadata.namespace.clone().unwrap_or_default(),
+                    name: owner.name.clone(),
+                };
+                (key.uid().as_str() == owner.uid).then_some(key)
+            })
+    }
+}
+
+impl fmt::Display for WorkloadKey {
+    /// As kubectl writes it: `deployment default/web`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = self.kind.as_str().to_lowercase();
+        write!(f, "{kind} {}/{}", self.namespace, self.name)
+    }
+}
+
+/// How pods of an earlier template are replaced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Update {
+    /// A few at a time.
+    Rolling {
+        /// So many pods may be there beyond `replicas`.
+        surge: u32,
+        /// So many of `replicas` may be missing.
+        unavailable: u32,
+    },
+    /// All at once, before the first new one starts.
+    Recreate,
+    /// One after the other in place, from the highest ordinal down to this one.
+    InPlace {
+        /// The lowest ordinal that is updated.
+        partition: u32,
+    },
+    /// When a client deletes them.
+    OnDelete,
+}
+
+/// A valid document that stands for pods.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Workload {
+    /// Which document.
+    pub key: WorkloadKey,
+    /// The pods that it asks for, in the order of their ordinals.
+    pub pods: Vec<PodKey>,
+    /// The hash of its template.
+    pub revision: String,
+    /// How pods of an earlier template are replaced.
+    pub update: Update,
+    /// A pod starts when those before it are available, and they stop in the reverse order.
+    pub ordered: bool,
+    /// How long a pod has to be ready until it counts as available, in milliseconds.
+    pub min_ready_ms: u64,
+    /// How long a new pod has to be ready until an old one goes for it, in milliseconds: one that has no readiness probe
+    /// and crashes is ready for a moment each time.
+    pub steady_ms: u64,
+    /// A rollout that makes no progress for so long has failed, in milliseconds.
+    pub progress_deadline_ms: Option<u64>,
+    /// Nothing is rolled out.
+    pub paused: bool,
+    /// The document as it is shown, without status: JSON.
+    pub manifest: Arc<str>,
+}
+
+impl PodSpec {
+    /// The hash of the template that it was made from, if it belongs to a document.
+    pub fn revision(&self) -> Option<&str> {
+        let label = self.workload.as_ref()?.kind.hash_label();
+        self.labels()?.get(label).map(String::as_str)
+    }
+}

@@ -1,0 +1,291 @@
+//! Documents that stand for pods: what runs of them, how they are rolled out, and what clients see.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::common::{Agent, archive};
+
+const SLEEP: &str = "trap 'exit 0' TERM; sleep 1000 & wait";
+
+/// An agent with an image.
+fn agent() -> Agent {
+    let agent = Agent::start();
+    agent.ok(&["image", "import", archive().to_str().expect("utf-8")]);
+    agent
+}
+
+/// A document whose pods run this script.
+fn document(kind: &str, name: &str, script: &str, spec: &str, container: &str) -> String {
+    format!(
+        "apiVersion: apps/v1\nkind: {kind}\nmetadata: {{name: {name}}}\nspec:\n{spec}  selector: {{matchLabels: {{app: \
+         {name}}}}}\n  template:\n    metadata: {{labels: {{app: {name}}}}}\n    spec:\n      terminationGracePeriodSeconds: \
+         5\n      containers:\n      - name: main\n        image: busybox:test\n        command: \
+         [sh, -c, \"{script}\"]\n{container}"
+    )
+}
+
+/// Waits until the status of a document is as wanted.
+fn wait_status(agent: &Agent, plural: &str, name: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+    let path = format!("/apis/apps/v1/namespaces/default/{plural}?watch=true");
+    let mut seen = Value::Null;
+    for event in agent.watch(&path) {
+        let object = &event["object"];
+        if object["metadata"]["name"] != name || event["type"] == "DELETED" {
+            continue;
+        }
+        seen = object["status"].clone();
+        if wanted(&seen) {
+            return object.clone();
+        }
+    }
+    panic!("{plural}/{name} never gets there: {seen}\n{}", agent.log());
+}
+
+/// Waits until so many pods are up to date and available, and no other is there.
+fn wait_rolled_out(agent: &Agent, name: &str, replicas: u64) -> Value {
+    wait_status(agent, "deployments", name, |status| {
+        let all = ["replicas", "updatedReplicas", "availableReplicas"];
+        all.iter().all(|field| status[field] == replicas)
+    })
+}
+
+/// The names of the pods of a document that are not on their way out.
+fn pods(agent: &Agent, app: &str) -> BTreeSet<String> {
+    let list = agent.ok(&["get", "pods", "-l", &format!("app={app}"), "-o", "json"]);
+    let list: Value = serde_json::from_str(&list).expect("JSON");
+    let items = list["items"].as_array().expect("a list").iter();
+    let live = items.filter(|pod| pod["metadata"]["deletionTimestamp"].is_null());
+    let names = live.map(|pod| pod["metadata"]["name"].as_str().expect("a name"));
+    names.map(str::to_owned).collect()
+}
+
+#[test]
+fn a_deployment_is_rolled_out_and_survives_its_agent() {
+    let agent = agent();
+    let version = |letter: &str| {
+        document(
+            "Deployment",
+            "web",
+            SLEEP,
+            "  replicas: 2\n  minReadySeconds: 0\n",
+            &format!("        env: [{{name: V, value: {letter}}}]\n"),
+        )
+    };
+    agent.write("web.yaml", &version("a"));
+    let shown = wait_rolled_out(&agent, "web", 2);
+    assert_eq!(
+        shown["status"]["conditions"][0]["reason"],
+        "MinimumReplicasAvailable"
+    );
+    let first = pods(&agent, "web");
+    assert_eq!(first.len(), 2);
+    let table = agent.ok(&["get", "all"]);
+    assert!(table.contains("deployment.apps/web"), "{table}");
+    assert!(table.contains("2/2     2            2"), "{table}");
+    let owner = agent.pod(first.first().expect("one"))["metadata"]["ownerReferences"][0].clone();
+    assert_eq!(owner["uid"], shown["metadata"]["uid"]);
+
+    // The same pods after an agent restart.
+    agent.kill_and_restart();
+    wait_rolled_out(&agent, "web", 2);
+    assert_eq!(pods(&agent, "web"), first);
+
+    // A new template has other pods; those before it go. The agent dies in between.
+    agent.write("web.yaml", &version("b"));
+    wait_status(&agent, "deployments", "web", |status| {
+        status["updatedReplicas"] == 1
+    });
+    agent.kill_and_restart();
+    wait_rolled_out(&agent, "web", 2);
+    let second = pods(&agent, "web");
+    assert_eq!(second.len(), 2);
+    assert!(second.is_disjoint(&first), "{second:?}");
+    for pod in &second {
+        assert_eq!(agent.ok(&["exec", pod, "--", "sh", "-c", "echo $V"]), "b\n");
+    }
+
+    // Commands take the document's name for one of its pods.
+    let said = agent.ok(&["exec", "deployment/web", "--", "sh", "-c", "echo $V"]);
+    assert_eq!(said, "b\n");
+    agent.ok(&["logs", "deploy/web"]);
+    let page = agent.ok(&["describe", "deployment", "web"]);
+    assert!(
+        page.contains("2 desired | 2 updated | 2 total | 2 available"),
+        "{page}"
+    );
+    for pod in &second {
+        assert!(page.contains(pod.as_str()), "{page}");
+    }
+    let missing = agent.cli(&["logs", "sts/none"]);
+    let missing = String::from_utf8_lossy(&missing.stderr).into_owned();
+    assert!(missing.contains("\"none\" not found"), "{missing}");
+
+    // A deleted pod comes back under its name.
+    let one = second.first().expect("one");
+    agent.ok(&["delete", "pod", one]);
+    wait_rolled_out(&agent, "web", 2);
+    agent.remove("web.yaml");
+    for pod in &second {
+        agent.wait_gone(pod);
+    }
+    assert_eq!(agent.ok(&["get", "deployments", "-o", "name"]), "");
+}
+
+#[test]
+fn a_rollout_that_fails_stops_and_the_pods_before_it_go_on() {
+    let agent = agent();
+    let spec = "  replicas: 3\n  progressDeadlineSeconds: 2\n";
+    agent.write("web.yaml", &document("Deployment", "web", SLEEP, spec, ""));
+    wait_rolled_out(&agent, "web", 3);
+    let good = pods(&agent, "web");
+    agent.write(
+        "web.yaml",
+        &document("Deployment", "web", "exit 1", spec, ""),
+    );
+    let stopped = |status: &Value| {
+        let progressing = &status["conditions"][1];
+        progressing["reason"] == "ProgressDeadlineExceeded" && status["availableReplicas"] == 3
+    };
+    wait_status(&agent, "deployments", "web", stopped);
+    assert!(pods(&agent, "web").is_superset(&good));
+    agent.kill_and_restart();
+    wait_status(&agent, "deployments", "web", stopped);
+    assert!(pods(&agent, "web").is_superset(&good));
+    // The former template back: its pods were there all the time.
+    agent.write("web.yaml", &document("Deployment", "web", SLEEP, spec, ""));
+    wait_rolled_out(&agent, "web", 3);
+    assert_eq!(pods(&agent, "web"), good);
+}
+
+#[test]
+fn where_old_and_new_cannot_stand_side_by_side_the_old_one_goes_first() {
+    let agent = agent();
+    let port = "        ports: [{containerPort: 80, hostPort: 18080}]\n";
+    let version = |letter: &str| {
+        let env = format!("{port}        env: [{{name: V, value: {letter}}}]\n");
+        document("Deployment", "web", SLEEP, "", &env)
+    };
+    agent.write("web.yaml", &version("a"));
+    wait_rolled_out(&agent, "web", 1);
+    let first = pods(&agent, "web");
+    agent.write("web.yaml", &version("b"));
+    first.iter().for_each(|pod| agent.wait_gone(pod));
+    wait_rolled_out(&agent, "web", 1);
+    assert!(pods(&agent, "web").is_disjoint(&first));
+}
+
+#[test]
+fn a_stateful_set_has_names_and_claims_of_its_own_and_is_updated_in_place() {
+    let agent = agent();
+    let claims = "  serviceName: db\n  volumeClaimTemplates:\n  - metadata: {name: files}\n    spec: {accessModes: \
+                  [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}\n";
+    let mount = "        volumeMounts: [{name: files, mountPath: /files}]\n";
+    let version = |replicas: u64, letter: &str| {
+        let spec = format!("  replicas: {replicas}\n  minReadySeconds: 0\n{claims}");
+        let env = format!("{mount}        env: [{{name: V, value: {letter}}}]\n");
+        document(
+            "StatefulSet",
+            "db",
+            &format!("hostname >> /files/said; {SLEEP}"),
+            &spec,
+            &env,
+        )
+    };
+    let wait = |replicas: u64| {
+        wait_status(&agent, "statefulsets", "db", |status| {
+            let all = ["replicas", "updatedReplicas", "readyReplicas"];
+            all.iter().all(|field| status[field] == replicas)
+        })
+    };
+    agent.write("db.yaml", &version(2, "a"));
+    wait(2);
+    let names = BTreeSet::from(["db-0".to_owned(), "db-1".to_owned()]);
+    assert_eq!(pods(&agent, "db"), names);
+    let table = agent.ok(&["get", "sts,pvc"]);
+    assert!(table.contains("statefulset.apps/db   2/2"), "{table}");
+    assert!(
+        table.contains("persistentvolumeclaim/files-db-1"),
+        "{table}"
+    );
+    assert_eq!(
+        agent.ok(&["exec", "db-1", "--", "cat", "/files/said"]),
+        "db-1\n"
+    );
+    // Another template: the same names, the same files.
+    agent.write("db.yaml", &version(2, "b"));
+    for pod in ["db-1", "db-0"] {
+        agent.wait_pod(pod, |pod| {
+            pod["spec"]["containers"][0]["env"][0]["value"] == "b"
+                && pod["status"]["conditions"].as_array().is_some_and(|all| {
+                    all.iter()
+                        .any(|c| c["type"] == "Ready" && c["status"] == "True")
+                })
+        });
+    }
+    wait(2);
+    assert_eq!(
+        agent.ok(&["exec", "db-1", "--", "cat", "/files/said"]),
+        "db-1\ndb-1\n"
+    );
+    // Fewer: the highest number goes; its claim's files stay for the day it comes back.
+    agent.write("db.yaml", &version(1, "b"));
+    agent.wait_gone("db-1");
+    wait(1);
+    agent.write("db.yaml", &version(2, "b"));
+    wait(2);
+    let said = agent.ok(&["exec", "db-1", "--", "cat", "/files/said"]);
+    assert_eq!(said, "db-1\ndb-1\ndb-1\n");
+}
+
+#[test]
+fn a_document_in_two_files_is_refused_in_the_second() {
+    let agent = agent();
+    agent.write("a.yaml", &document("DaemonSet", "one", SLEEP, "", ""));
+    wait_status(&agent, "daemonsets", "one", |status| {
+        status["numberReady"] == 1
+    });
+    agent.write("b.yaml", &document("DaemonSet", "one", "exit 1", "", ""));
+    let refused = || agent.ok(&["get", "files", "-o", "wide"]);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while !refused().contains("daemonset default/one is already defined by") {
+        assert!(std::time::Instant::now() < deadline, "{}", refused());
+    }
+    assert_eq!(pods(&agent, "one").len(), 1);
+}
+
+#[test]
+fn what_pods_run_without_is_passed_over_beside_them_with_a_warning() {
+    let agent = agent();
+    let ingress = "apiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {name: web}\nspec: {rules: []}\n";
+    let chart = format!(
+        "{ingress}---\n{}",
+        document("DaemonSet", "web", SLEEP, "", "")
+    );
+    agent.write("app.env", "LEVEL=debug\nNAME=web\n");
+    agent.write("ingress.yaml", ingress);
+    agent.write("chart.yaml", &chart);
+    wait_status(&agent, "daemonsets", "web", |status| {
+        status["numberReady"] == 1
+    });
+    let files = agent.ok(&["get", "files", "-o", "json"]);
+    let files: Value = serde_json::from_str(&files).expect("JSON");
+    let files = files["items"].as_array().expect("a list");
+    let file = |name: &str| {
+        let mut named = files.iter().filter(|file| {
+            let path = file["path"].as_str().expect("a path");
+            path.ends_with(name)
+        });
+        named.next()
+    };
+    assert!(file("app.env").is_none(), "{files:?}");
+    let chart = file("chart.yaml").expect("it is read");
+    let warning = chart["warnings"][0].as_str().expect("a warning");
+    assert!(
+        warning.contains("chart.yaml:2:1: kind: Ingress is not supported"),
+        "{warning}"
+    );
+    assert_eq!(chart["errors"].as_array().map_or(0, Vec::len), 0);
+    let alone = file("ingress.yaml").expect("it is read");
+    assert!(alone["errors"][0].as_str().is_some(), "{alone}");
+}
