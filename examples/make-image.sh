@@ -2,23 +2,25 @@
 # Makes a small image archive (a docker-archive, as of `docker save`) from Debian's static busybox, with the files
 # of a folder on top if one is given.
 # usage: make-image.sh OUT.tar [NAME[:TAG] [FOLDER]]
+# For another architecture: BUSYBOX=FILE ARCH=arm64 make-image.sh …
 set -eu
 
 out=${1:?usage: make-image.sh OUT.tar [NAME[:TAG] [FOLDER]]}
 name=${2:-docker.io/library/busybox:latest}
 over=${3:-}
 
-busybox=$(command -v busybox) || busybox=
+busybox=${BUSYBOX:-$(command -v busybox)} || busybox=
 if [ -z "$busybox" ] || ldd "$busybox" >/dev/null 2>&1; then
     echo "make-image.sh: a static busybox is needed: apt-get install busybox-static" >&2
     exit 1
 fi
-case $(uname -m) in
+case ${ARCH:-$(uname -m)} in
     x86_64) arch=amd64 ;;
     i?86) arch=386 ;;
     aarch64) arch=arm64 ;;
+    arm64) arch=arm64 ;;
     arm*) arch=arm ;;
-    *) arch=$(uname -m) ;;
+    *) arch=${ARCH:-$(uname -m)} ;;
 esac
 
 work=$(mktemp -d)
@@ -32,8 +34,14 @@ chmod 700 "$root/root"
 chmod 1777 "$root/tmp"
 cp "$busybox" "$root/bin/busybox"
 chmod 755 "$root/bin/busybox"
-# One process makes hard links for all applets.
-"$root/bin/busybox" --install "$root/bin"
+# One process makes hard links for all applets; where it cannot run, they are those of this machine's.
+if [ -z "${ARCH:-}" ]; then
+    "$root/bin/busybox" --install "$root/bin"
+else
+    for applet in $(busybox --list); do
+        ln -f "$root/bin/busybox" "$root/bin/$applet" 2>/dev/null || true
+    done
+fi
 ln -s bin "$root/sbin"
 ln -s ../bin "$root/usr/bin"
 cat >"$root/etc/passwd" <<EOF

@@ -24,7 +24,7 @@ class Scenario:
         self.about = (function.__doc__ or "").strip().splitlines()[0]
 
     def run(self, machine, count):
-        machine.deadline = time.monotonic() + self.seconds * (1 if self.count is None else count or self.count)
+        machine.deadline = time.monotonic() + self.seconds * machine.arch.slow * (1 if self.count is None else count or self.count)
         machine.notes = []
         if self.count is None:
             self.function(machine)

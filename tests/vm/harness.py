@@ -20,7 +20,7 @@ from pathlib import Path
 import catalogue
 import registry
 import upgrades
-from machine import Failed, Machine
+from machine import ARCHITECTURES, Failed, Machine
 
 HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parent.parent
@@ -42,8 +42,10 @@ def main():
     cache.mkdir(parents=True, exist_ok=True)
     lock = open(cache / "lock", "w")
     fcntl.flock(lock, fcntl.LOCK_EX)
-    parts = make_parts(cache)
-    payload = make_payload(cache, arguments.binary or build())
+    if arguments.arch != "amd64" and not arguments.binary:
+        sys.exit("error: --arch needs --binary; tests/cross/run makes it")
+    parts = make_parts(cache, arguments.arch)
+    payload = make_payload(cache, parts, arguments.binary or build(), arguments.arch)
     results = cache / "results"
     shutil.rmtree(results, ignore_errors=True)
     if arguments.shell:
@@ -89,6 +91,7 @@ def parse():
     parser = argparse.ArgumentParser(prog="tests/vm/run", description="Scenarios on a machine of their own: systemd, cgroup v2, swap, power.")
     parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help="a file's name, or file.scenario; all without any")
     parser.add_argument("--list", action="store_true", help="list the scenarios")
+    parser.add_argument("--arch", choices=ARCHITECTURES, default="amd64", help="the machine's architecture; for others than amd64 use tests/cross/run")
     parser.add_argument("--binary", help="the program under test; else `cargo build --release` makes it")
     parser.add_argument("--cache", default=os.environ.get("CORACLE_VM_CACHE", str(PROJECT / "target" / "vm")), help="the folder that keeps images")
     parser.add_argument("--keep", action="store_true", help="keep the disks and logs of all machines, even of those without a failure")
@@ -107,18 +110,21 @@ def choose(words):
     return [s for s in known if not words or s.file in words or s.full_name in words]
 
 
-def make_parts(cache):
+def make_parts(cache, arch):
     """The parts that all machines share, made again when a recipe changes."""
     recipe = hashlib.sha256()
-    for file in [HERE / "image", *sorted((HERE / "guest").iterdir())]:
+    script = HERE / ("image" if arch == "amd64" else "foreign-image")
+    for file in [script, *sorted((HERE / "guest").iterdir())]:
         recipe.update(file.read_bytes())
     recipe.update(b"disks 1")
+    if arch != "amd64":
+        recipe.update(arch.encode())
     parts, stamp = cache / "image", cache / "image" / "recipe"
     if stamp.exists() and stamp.read_text() == recipe.hexdigest():
         return parts
     begin = time.monotonic()
     shutil.rmtree(parts, ignore_errors=True)
-    subprocess.run([HERE / "image", parts, cache / "debs"], check=True)
+    subprocess.run([script, parts, cache / "debs", *([] if arch == "amd64" else [arch])], check=True)
     for name, size, make in [
         ("data.img", "1G", ["mkfs.ext4", "-q", "-F", "-L", "coracle-data"]),
         ("swap.img", "512M", ["mkswap", "-q", "-L", "coracle-swap"]),
@@ -139,26 +145,36 @@ def build():
     return next(program for program in reversed(programs) if program)
 
 
-def make_payload(cache, binary):
+def make_payload(cache, parts, binary, arch):
     """Makes the disk with the program under test."""
     folder, disk = cache / "payload", cache / "payload.img"
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "images").mkdir(parents=True)
-    subprocess.run(["strip", "-o", folder / "coracle", binary], check=True)
+    foreign = arch != "amd64"
+    if foreign:
+        # Without symbols already, and this machine's `strip` knows no other architecture.
+        shutil.copy(binary, folder / "coracle")
+    else:
+        subprocess.run(["strip", "-o", folder / "coracle", binary], check=True)
+    # The images have the machine's own busybox.
+    busybox = parts / "busybox" if foreign else Path("/bin/busybox")
+    image_arch = {"armhf": "arm"}.get(arch, arch.split("-")[0])
+    environment = {**os.environ, **({"BUSYBOX": str(busybox), "ARCH": image_arch} if foreign else {})}
     archive = folder / "images" / "busybox.tar"
     make = PROJECT / "examples" / "make-image.sh"
-    subprocess.run([make, archive, "docker.io/library/busybox:test"], check=True)
+    subprocess.run([make, archive, "docker.io/library/busybox:test"], env=environment, check=True)
     # Another image, with many files, which is not imported automatically.
     (folder / "more").mkdir()
     over = folder / "over" / "many"
     over.mkdir(parents=True)
     for number in range(300):
         (over / str(number)).write_bytes(bytes([number % 251]) * (number * 97))
-    subprocess.run([make, folder / "more" / "many.tar", "docker.io/library/many:test", over.parent], check=True)
+    subprocess.run([make, folder / "more" / "many.tar", "docker.io/library/many:test", over.parent], env=environment, check=True)
     shutil.rmtree(over.parent)
-    registry.fill(folder / "registry", cache)
-    upgrades.fill(folder / "upgrade", folder / "coracle")
-    make_packages(folder)
+    registry.fill(folder / "registry", cache, busybox, image_arch)
+    if not foreign:
+        upgrades.fill(folder / "upgrade", folder / "coracle")
+        make_packages(folder)
     disk.unlink(missing_ok=True)
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     subprocess.run(["truncate", "-s", str(size * 5 // 4 + (16 << 20)), disk], check=True)
@@ -225,7 +241,7 @@ class Session:
             self.file = scenario.machine
             number = next(self.machines)
             folder = self.results / f"{number}-{scenario.machine}"
-            self.machine = Machine(self.parts, self.payload, folder, **scenario.options)
+            self.machine = Machine(self.parts, self.payload, folder, self.arguments.arch, **scenario.options)
             self.machine.start()
             self.machine.wait_booted()
             catalogue.prepare(self.machine, scenario)
@@ -260,7 +276,7 @@ class Session:
 
     def shell(self):
         folder = self.results / "shell"
-        machine = Machine(self.parts, self.payload, folder)
+        machine = Machine(self.parts, self.payload, folder, self.arguments.arch)
         machine.start(shell=True)
         machine.wait_booted()
         catalogue.install(machine)

@@ -1,6 +1,7 @@
 """A virtual machine: its disks, its power switch, and a channel to a shell inside."""
 
 import base64
+import dataclasses
 import json
 import os
 import select
@@ -14,6 +15,28 @@ from pathlib import Path
 # These limits are long, because the machine is emulated and its host may be busy.
 BOOT_SECONDS = 300
 COMMAND_SECONDS = 30
+
+
+@dataclasses.dataclass(frozen=True)
+class Architecture:
+    """How QEMU makes a machine of an architecture."""
+
+    qemu: tuple
+    console: str
+    memory_mb: int = 768
+    # All limits of time are longer by this factor.
+    slow: int = 3
+
+
+ARCHITECTURES = {
+    "amd64": Architecture(("qemu-system-x86_64", "-cpu", "max"), "ttyS0", slow=1),
+    "arm64": Architecture(("qemu-system-aarch64", "-M", "virt", "-cpu", "cortex-a72"), "ttyAMA0"),
+    # Not every processor has pages of 16 KB; they take more memory.
+    "arm64-16k": Architecture(("qemu-system-aarch64", "-M", "virt", "-cpu", "max"), "ttyAMA0", memory_mb=1280),
+    # Its kernel finds a PCI bus in the first 4 GB only.
+    "armhf": Architecture(("qemu-system-arm", "-M", "virt,highmem=off", "-cpu", "cortex-a15"), "ttyAMA0"),
+    "riscv64": Architecture(("qemu-system-riscv64", "-M", "virt"), "ttyS0"),
+}
 
 
 class Failed(Exception):
@@ -31,11 +54,12 @@ class Machine:
     """One machine with disks of its own. It survives `power_cut` and `start` like a real one: data that was not written
     to a disk is lost."""
 
-    def __init__(self, parts, payload, folder, memory_mb=768, cpus=2, root="disk", kernel="", throttle=""):
+    def __init__(self, parts, payload, folder, arch="amd64", memory_mb=None, cpus=2, root="disk", kernel="", throttle=""):
         """`root`: `disk`, or `ram` (the initramfs), which has no disks. `kernel`: words for the kernel's command line. `throttle`: QEMU's options that make the
         disk of coracle's state slow."""
         self.parts, self.payload, self.folder = Path(parts), Path(payload), Path(folder)
-        self.memory_mb, self.cpus = memory_mb, cpus
+        self.arch = ARCHITECTURES[arch]
+        self.memory_mb, self.cpus = memory_mb or self.arch.memory_mb, cpus
         self.root, self.kernel, self.throttle = root, kernel, throttle
         self.qemu = self.channel = None
         self.pending = b""
@@ -76,15 +100,15 @@ class Machine:
                 options += "".join(f",throttling.{option}" for option in self.throttle.split())
             drives += ["-drive", f"file={name},if=virtio,format={kind},index={index},cache=writeback{options}"]
         console = "stdio,id=console,signal=off" if shell else f"file,id=console,path={self.folder}/console.log,append=on"
-        login = "" if shell else " systemd.mask=serial-getty@ttyS0.service"
+        login = "" if shell else f" systemd.mask=serial-getty@{self.arch.console}.service"
         words = f" {self.kernel}"
         command = [
             # The machine ends with the harness, however that ends.
             "setpriv", "--pdeathsig", "KILL", "nice", "-n", "10",
-            "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", str(self.cpus), "-m", str(self.memory_mb),
+            *self.arch.qemu, "-accel", "tcg,thread=multi", "-smp", str(self.cpus), "-m", str(self.memory_mb),
             "-kernel", str(self.parts / "vmlinuz"), "-initrd", str(self.parts / ("ram.initrd" if self.root == "ram" else "initrd")),
             # On a busy host the emulated timer may be too late for the kernel's check that it works.
-            "-append", "console=ttyS0 quiet panic=-1 no_timer_check mitigations=off systemd.show_status=no" + login + words,
+            "-append", f"console={self.arch.console} quiet panic=-1 no_timer_check mitigations=off systemd.show_status=no" + login + words,
             *drives,
             # A reset ends the process, and `reboot` starts it again: QEMU's own reset sometimes hangs.
             "-no-reboot",
@@ -149,7 +173,7 @@ class Machine:
         self.number += 1
         text = base64.b64encode(script.encode()).decode()
         end = self._end(seconds + 10)
-        self._send(f"{self.number} {seconds} -{text}\n".encode(), end)
+        self._send(f"{self.number} {seconds * self.arch.slow} -{text}\n".encode(), end)
         while True:
             words = self._line(end, f"`{script}`").split()
             if words[0] == str(self.number):
@@ -237,7 +261,7 @@ class Machine:
     # Time.
 
     def _end(self, seconds):
-        end = time.monotonic() + seconds
+        end = time.monotonic() + seconds * self.arch.slow
         return end if self.deadline is None else min(end, self.deadline)
 
     def _send(self, data, end):

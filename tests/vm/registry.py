@@ -33,13 +33,13 @@ done"""
 LAYERS, FILES, FILE_BYTES = 4, 40, 60_000
 
 
-def fill(folder, work):
+def fill(folder, work, busybox, arch):
     """Makes a registry's files in `folder`: an image in two versions that share half of their layers."""
     folder.mkdir()
     work = Path(work, "push")
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir()
-    base = tar({"bin/busybox": (Path("/bin/busybox").read_bytes(), 0o755), "bin/sh": "busybox"})
+    base = tar({"bin/busybox": (Path(busybox).read_bytes(), 0o755), "bin/sh": "busybox"})
     for tag in TAGS:
         layers = [base]
         for number in range(LAYERS):
@@ -47,7 +47,7 @@ def fill(folder, work):
             seed = random.Random(f"{number} {tag if number >= LAYERS // 2 else ''}")
             files = {f"data/{number}/{n}": (seed.randbytes(FILE_BYTES), 0o644) for n in range(FILES)}
             layers.append(tar({**files, "data/version": (tag.encode(), 0o644)}))
-        (work / f"{tag}.tar").write_bytes(archive(layers))
+        (work / f"{tag}.tar").write_bytes(archive(layers, arch))
     config = work / "registry.yml"
     config.write_text(CONFIG.format(folder=folder.absolute(), readonly="false", address=ADDRESS))
     subprocess.run(["unshare", "--net", "sh", "-euc", PUSH, "sh", config, *TAGS], cwd=work, env={"IMAGE": IMAGE, "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}, check=True)
@@ -69,10 +69,10 @@ def tar(files):
     return data.getvalue()
 
 
-def archive(layers):
+def archive(layers, arch):
     """A docker archive of one image without a name."""
     diff_ids = [f"sha256:{hashlib.sha256(layer).hexdigest()}" for layer in layers]
-    config = {"architecture": "amd64", "os": "linux", "config": {"Env": ["PATH=/bin"]}, "rootfs": {"type": "layers", "diff_ids": diff_ids}}
+    config = {"architecture": arch, "os": "linux", "config": {"Env": ["PATH=/bin"]}, "rootfs": {"type": "layers", "diff_ids": diff_ids}}
     names = [f"{number}.tar" for number in range(len(layers))]
     manifest = [{"Config": "config.json", "RepoTags": None, "Layers": names}]
     files = {"config.json": json.dumps(config).encode(), "manifest.json": json.dumps(manifest).encode(), **dict(zip(names, layers))}
