@@ -96,10 +96,6 @@ const COMMANDS: &[(&[&str], &str)] = &[
     ),
     (&["stats"], "`coracle top pods`"),
     (
-        &["diff"],
-        "`coracle plan FILE` says what saving it would change",
-    ),
-    (
         &["lint", "check", "test"],
         "`coracle validate FILE`, for settings `coracle config check FILE`",
     ),
@@ -111,10 +107,6 @@ const COMMANDS: &[(&[&str], &str)] = &[
     (
         &["taint"],
         "`registerWithTaints` in the settings; to keep pods out: `coracle cordon`",
-    ),
-    (
-        &["wait"],
-        "`coracle get pod NAME -w`, or `kubectl wait` over the agent's socket",
     ),
     (
         &["network", "configmap"],

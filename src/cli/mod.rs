@@ -55,6 +55,7 @@ mod upgrade;
 pub mod validate;
 mod version;
 mod volume;
+mod wait;
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, Write};
@@ -115,6 +116,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Command::Attach(args) => attach::run(&client, &args),
         Command::Debug(args) => debug::run(&client, &args),
         Command::Delete(args) => delete::run(&client, &args),
+        Command::Wait(args) => wait::run(&client, &args),
         Command::Retry(args) => retry::run(&client, &args),
         Command::Condition(command) => condition::run(&client, &command),
         Command::Image(command) => image::run(&client, command),

@@ -72,6 +72,68 @@ fn wait_ended(agent: &Agent, name: &str) -> Value {
 }
 
 #[test]
+fn a_command_waits_for_conditions_values_and_ends() {
+    let agent = agent();
+    let timed_out = |args: &[&str]| {
+        let output = agent.cli(args);
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {output:?}");
+        String::from_utf8(output.stderr).expect("utf-8")
+    };
+    let said = timed_out(&["wait", "pod/web", "--for=create", "--timeout=0"]);
+    assert!(
+        said.contains("timed out waiting for the condition on pod/web"),
+        "{said}"
+    );
+    let missing = agent.cli(&["wait", "pod/web", "--for=condition=Ready"]);
+    assert_eq!(missing.status.code(), Some(3), "{missing:?}");
+    let ready =
+        "      readinessProbe: {exec: {command: [test, -e, /tmp/ready]}, periodSeconds: 1}\n";
+    let pod = format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: web, labels: {{app: web}}}}\nspec:\n  terminationGracePeriodSeconds: \
+         1\n  containers:\n    - name: main\n      image: busybox:test\n      command: [sh, -c, \"{SLEEP}\"]\n{ready}"
+    );
+    let meanwhile = |args: &[&str], event: &dyn Fn()| {
+        let said = std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| agent.ok(args));
+            event();
+            waiting.join().expect("it ends")
+        });
+        assert_eq!(said, "pod/web condition met\n");
+    };
+    meanwhile(
+        &["wait", "pod/web", "--for=create", "--timeout=1m"],
+        &|| {
+            agent.write("web.yaml", &pod);
+        },
+    );
+    let running = "--for=jsonpath={.status.phase}=Running";
+    agent.ok(&["wait", "pod", "-l", "app=web", running, "--timeout=1m"]);
+    let said = timed_out(&[
+        "wait",
+        "pod/web",
+        "--for=condition=Ready",
+        "--timeout=500ms",
+    ]);
+    assert!(said.contains("coracle describe pod/web"), "{said}");
+    agent.ok(&["exec", "web", "--", "touch", "/tmp/ready"]);
+    agent.ok(&[
+        "wait",
+        "pod",
+        "--all",
+        "--for=condition=Ready",
+        "--timeout=1m",
+    ]);
+    meanwhile(
+        &["wait", "pod/web", "--for=delete", "--timeout=1m"],
+        &|| {
+            agent.remove("web.yaml");
+        },
+    );
+    // What is not there is gone, and needs no line.
+    agent.ok(&["wait", "pod/web", "--for=delete"]);
+}
+
+#[test]
 fn a_job_runs_until_it_is_complete_and_not_again() {
     let agent = agent();
     let job = |name: &str, spec: &str, script: &str| {

@@ -53,6 +53,37 @@ pub struct GetArgs {
     pub interval: bool,
 }
 
+/// `coracle wait`.
+#[derive(Debug, Clone, Args)]
+pub struct WaitArgs {
+    /// A kind and names, or KIND/NAME
+    #[arg(required = true, value_name = "KIND [NAME]... | KIND/NAME")]
+    pub what: Vec<String>,
+    /// condition=TYPE[=STATUS], jsonpath='{PATH}'[=VALUE], create or delete
+    #[arg(long = "for", value_name = "WHAT")]
+    pub condition: String,
+    /// Give up after this long, e.g. 5m; 0 looks once, a negative value waits for a week
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "30s",
+        allow_hyphen_values = true
+    )]
+    pub timeout: String,
+    /// Namespace
+    #[command(flatten)]
+    pub namespace: NamespaceArgs,
+    /// All namespaces
+    #[arg(short = 'A', long)]
+    pub all_namespaces: bool,
+    /// All objects of the kind
+    #[arg(long)]
+    pub all: bool,
+    /// Filter by label selector, e.g. app=web,tier!=db
+    #[arg(short = 'l', long)]
+    pub selector: Option<String>,
+}
+
 /// `coracle events`.
 #[derive(Debug, Clone, Args)]
 pub struct EventsArgs {

@@ -89,6 +89,14 @@ pub enum Command {
         after_help = "Examples:\n  coracle delete pod web\n  coracle delete pod web --grace-period 5"
     )]
     Delete(DeleteArgs),
+    /// Wait until objects have a condition or a value, are there, or are gone
+    #[command(
+        after_help = "Exit code: 0 if all are as wanted, 1 if the time is over, 3 if an object does not exist.\n\n\
+                      Examples:\n  coracle wait pod/web --for=condition=Ready --timeout 2m\n  coracle wait pod --all --for=condition=Ready\n  \
+                      coracle wait job/backup --for=condition=Complete --timeout 10m\n  \
+                      coracle wait pod/web --for=jsonpath='{.status.phase}'=Running\n  coracle wait pod/web --for=delete"
+    )]
+    Wait(WaitArgs),
     /// Retry now what a pod waits for: a crashed container, an image, a volume
     #[command(
         after_help = "The back-off keeps growing as if the pod had retried by itself.\n\nExamples:\n  coracle retry web\n  coracle retry web -c sidecar"
@@ -176,6 +184,7 @@ pub enum Command {
         after_help = "Exit code: 0 if nothing would change, 1 if something would, 2 on error.\n\n\
                       Examples:\n  coracle plan web.yaml\n  sed s/1.27/1.28/ web.yaml | coracle plan -"
     )]
+    #[command(visible_alias = "diff")]
     Plan(ValidateArgs),
     /// Check whether this machine can run pods, with a hint for each problem
     Doctor(DoctorArgs),

@@ -18,6 +18,7 @@ use crate::api::{VolumeRow, encode};
 use crate::spec::WorkloadKind;
 use printer::Printer;
 
+pub(super) use printer::singular;
 pub(super) use rows::{USED_BY, table};
 
 pub(super) fn run(client: &Client, args: &GetArgs) -> Result<ExitCode> {
@@ -90,7 +91,7 @@ struct Found {
 type Asked<'a> = (Resource, &'a [String]);
 
 /// Whether the agent serves it as a Kubernetes object, with metadata.
-fn is_kubernetes(resource: Resource) -> bool {
+pub(super) fn is_kubernetes(resource: Resource) -> bool {
     match resource {
         Resource::Pods
         | Resource::Services
@@ -124,8 +125,8 @@ fn is_namespaced(resource: Resource) -> bool {
     is_kubernetes(resource) && !none.contains(&resource)
 }
 
-/// Returns the path of the list.
-fn collection(args: &GetArgs, resource: Resource) -> String {
+/// Returns the path of the list of a namespace, or of all.
+pub(super) fn collection(resource: Resource, namespace: Option<&str>) -> String {
     let plural = match resource {
         Resource::Pods => "pods",
         Resource::Services => "services",
@@ -154,13 +155,16 @@ fn collection(args: &GetArgs, resource: Resource) -> String {
         Some("v1") | None => "api/v1".to_owned(),
         Some(version) => format!("apis/{version}"),
     };
-    match is_namespaced(resource) && !args.list.all_namespaces {
-        true => {
-            let ns = encode(&args.list.namespace.namespace);
-            format!("/{group}/namespaces/{ns}/{plural}")
-        }
-        false => format!("/{group}/{plural}"),
+    match namespace.filter(|_| is_namespaced(resource)) {
+        Some(namespace) => format!("/{group}/namespaces/{}/{plural}", encode(namespace)),
+        None => format!("/{group}/{plural}"),
     }
+}
+
+/// The namespace that is asked for; `None`: all.
+fn namespace(args: &GetArgs) -> Option<&str> {
+    let list = &args.list;
+    (!list.all_namespaces).then_some(list.namespace.namespace.as_str())
 }
 
 fn selectors(args: &GetArgs) -> String {
@@ -176,7 +180,7 @@ fn selectors(args: &GetArgs) -> String {
 /// Fetches the objects; a missing object adds an error and the others are still shown.
 fn fetch(client: &Client, args: &GetArgs, asked: Asked<'_>, found: &mut Found) -> Result<()> {
     let (resource, names) = asked;
-    let path = collection(args, resource);
+    let path = collection(resource, namespace(args));
     if is_kubernetes(resource) && !names.is_empty() {
         if args.list.all_namespaces {
             return Err(CliError::usage(
@@ -249,7 +253,7 @@ fn watch(
     (resource, names): Asked<'_>,
     printer: &mut Printer<'_>,
 ) -> Result<ExitCode> {
-    let list = collection(args, resource);
+    let list = collection(resource, namespace(args));
     loop {
         let mut path = format!("{list}?watch=true&{}", selectors(args));
         if let [name] = names {

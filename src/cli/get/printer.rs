@@ -143,7 +143,17 @@ impl<'a> Printer<'a> {
 
 /// Formats `pod/web`.
 fn name(resource: Resource, item: &Value) -> String {
-    let kind = match resource {
+    let name = match resource {
+        Resource::Images => return item["id"].as_str().unwrap_or_default().to_owned(),
+        Resource::Files => return item["path"].as_str().unwrap_or_default().to_owned(),
+        _ => item["metadata"]["name"].as_str().unwrap_or_default(),
+    };
+    format!("{}/{name}", singular(resource))
+}
+
+/// The kind as it is written before an object's name, with its group.
+pub(in crate::cli) fn singular(resource: Resource) -> &'static str {
+    match resource {
         Resource::Pods => "pod",
         Resource::Services => "service",
         Resource::Endpoints => "endpoints",
@@ -162,11 +172,9 @@ fn name(resource: Resource, item: &Value) -> String {
         Resource::ReplicationControllers => "replicationcontroller",
         Resource::Jobs => "job.batch",
         Resource::Events => "event",
-        Resource::Images => return item["id"].as_str().unwrap_or_default().to_owned(),
-        Resource::Files => return item["path"].as_str().unwrap_or_default().to_owned(),
-    };
-    let name = item["metadata"]["name"].as_str().unwrap_or_default();
-    format!("{kind}/{name}")
+        Resource::Images => "image",
+        Resource::Files => "file",
+    }
 }
 
 /// Formats `app=web,tier=front`, or `<none>`.
