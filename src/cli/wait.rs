@@ -102,6 +102,9 @@ fn value(text: &str) -> Result<Wanted> {
             };
             (path.to_owned(), wanted)
         }
+        _ if text.starts_with('{') => {
+            return Err(CliError::usage(format!("`{text}` has no closing brace")));
+        }
         _ => {
             let (path, wanted) = match text.split_once('=') {
                 Some((path, wanted)) => (path, Some(wanted)),
