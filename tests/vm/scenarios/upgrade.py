@@ -178,6 +178,8 @@ def power_cuts_at_any_time_leave_one_of_both_programs(vm, count):
 
 
 def cut(vm):
+    """Cuts the power, and waits until the machine is up and shows the records of a trial."""
     vm.power_cut()
     vm.start()
     vm.wait_booted()
+    vm.until("the disk with the records", "mountpoint -q /var/lib/coracle")
