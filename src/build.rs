@@ -114,12 +114,12 @@ fn git(arguments: &[&str]) -> Option<String> {
     output.status.success().then(|| text.trim().to_owned())
 }
 
-/// Packs all pages into one compressed file, which `manual/mod.rs` includes.
+/// Packs all pages, and the table of fields, into one compressed file, which `manual/mod.rs` includes.
 fn pack_manual(path: &Path) -> io::Result<()> {
     let mut pages: Vec<PathBuf> = fs::read_dir(PAGES)?
         .map(|entry| Ok(entry?.path()))
         .collect::<io::Result<_>>()?;
-    pages.retain(|path| path.extension().is_some_and(|extension| extension == "md"));
+    pages.retain(|path| path.extension().is_some_and(|e| e == "md" || e == "txt"));
     pages.sort();
     let mut packed = GzEncoder::new(fs::File::create(path)?, Compression::best());
     for page in pages {

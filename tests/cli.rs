@@ -1,5 +1,8 @@
 //! The real binary on the command line, without an agent.
 
+#[path = "cli/explain.rs"]
+mod explain;
+
 use std::process::{Command, Output};
 
 fn coracle(args: &[&str]) -> Output {

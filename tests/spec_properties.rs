@@ -2,6 +2,8 @@
 
 #[path = "spec_properties/edges.rs"]
 mod edges;
+#[path = "spec_properties/explained.rs"]
+mod explained;
 #[path = "spec_properties/fields.rs"]
 mod fields;
 #[path = "spec_properties/uid.rs"]

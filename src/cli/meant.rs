@@ -113,8 +113,8 @@ const COMMANDS: &[(&[&str], &str)] = &[
         "it belongs to the pod's manifest, a file in `{manifests}`",
     ),
     (
-        &["api-resources", "api-versions", "explain"],
-        "`coracle get --help` lists the kinds",
+        &["api-resources", "api-versions"],
+        "`coracle explain` lists the kinds",
     ),
     (
         &["services", "svc", "nodes", "node"],

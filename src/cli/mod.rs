@@ -28,6 +28,7 @@ mod end_pods;
 pub mod error;
 mod events;
 mod exec;
+mod explain;
 mod fsck;
 mod get;
 mod health;
@@ -133,6 +134,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Command::Uncordon(args) => cordon::uncordon(&client, &args),
         Command::Boot(args) => boot::run(&client, &args),
         Command::Shutdown(args) => shutdown::run(&client, &args),
+        Command::Explain(args) => explain::run(&args),
         Command::Validate(args) => validate::run(&args),
         Command::Doctor(args) => doctor::run(&client, &args),
         Command::Fsck(args) => fsck::run(&client, &args),

@@ -34,6 +34,7 @@ mod values;
 
 pub use bundle::BundlePoll;
 pub use eviction::{Eviction, Signal, Threshold};
+pub(crate) use fields::{FIELDS, Kind as SettingKind, Role as SettingRole};
 pub use layers::{Flag, FlagValue, Origin, Problem};
 pub use load::{ConfigError, Effective, Files};
 pub use node::{

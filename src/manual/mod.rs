@@ -1,7 +1,7 @@
 //! The manual that the binary carries: pages by topic, as text and as man pages.
 //!
-//! Each page is a Markdown file of this folder, in lines that a terminal shows as they are. `build.rs` packs them. The
-//! lists of events and of refused kinds are made from the code when the page is asked for.
+//! Each page is a Markdown file of this folder, in lines that a terminal shows as they are. `build.rs` packs them, and
+//! the table of fields (`fields.txt`). The lists of events and of refused kinds are made from the code when the page is asked for.
 
 use std::fmt::Write as _;
 use std::io::Read as _;
@@ -10,6 +10,7 @@ use flate2::read::GzDecoder;
 
 use crate::spec::{self, Reason, Severity};
 
+pub mod fields;
 pub mod roff;
 
 /// The topics in reading order, each with what its page is about.
@@ -90,14 +91,20 @@ pub fn page(topic: &str) -> Option<String> {
     if !TOPICS.iter().any(|(name, _)| *name == topic) {
         return None;
     }
+    let page = packed(topic)?;
+    Some(page.replace(REASONS, &reasons()).replace(KINDS, &kinds()))
+}
+
+/// A file that the build script packed, by its name without extension.
+fn packed(wanted: &str) -> Option<String> {
     let mut text = String::new();
     GzDecoder::new(PACKED)
         .read_to_string(&mut text)
         .expect("the build script packed it");
     let mut parts = text.split('\0');
-    while let (Some(name), Some(page)) = (parts.next(), parts.next()) {
-        if name == topic {
-            return Some(page.replace(REASONS, &reasons()).replace(KINDS, &kinds()));
+    while let (Some(name), Some(content)) = (parts.next(), parts.next()) {
+        if name == wanted {
+            return Some(content.to_owned());
         }
     }
     None

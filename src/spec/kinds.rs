@@ -6,7 +6,7 @@ use super::suggest;
 use super::value::Value;
 
 /// Kinds that are read.
-const READ: [&str; 17] = [
+pub const READ: &[&str] = &[
     "Pod",
     "Deployment",
     "StatefulSet",

@@ -83,7 +83,7 @@ pub use condition::{Condition, ConditionStatus};
 pub use configuration::{Configuration, Object, ObjectKey, ObjectKind};
 pub use device::{DeviceAccess, DeviceRequest, DeviceSource, Devices};
 pub use huge_pages::{HugePages, PageSize};
-pub use kinds::refused as refused_kinds;
+pub use kinds::{READ as READ_KINDS, refused as refused_kinds};
 pub use lifecycle::{Hook, HookKind, Lifecycle, StopSignalName};
 pub use names::{node_name, node_name_of_host};
 pub use pinned::Pins;

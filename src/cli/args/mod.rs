@@ -174,6 +174,11 @@ pub enum Command {
         after_help = "For machines without systemd-logind; with --plan, shows what would be done. Pods stay stopped until the next boot.\n\nExamples:\n  coracle shutdown --plan\n  coracle shutdown && poweroff -f\n  coracle shutdown --cancel"
     )]
     Shutdown(ShutdownArgs),
+    /// Explain fields of manifests and settings: types, values, what is refused
+    #[command(after_help = "Without a field, lists the kinds. Needs no agent.\n\n\
+                      Examples:\n  coracle explain pod.spec.containers.livenessProbe\n  coracle explain deployment --recursive\n  \
+                      coracle explain pod.metadata.annotations\n  coracle explain config.evictionHard")]
+    Explain(ExplainArgs),
     /// Check manifests without an agent
     #[command(
         after_help = "Examples:\n  coracle validate web.yaml\n  cat web.yaml | coracle validate -"
@@ -262,6 +267,20 @@ pub enum JsonOnly {
 fn pod_security(word: &str) -> Result<PodSecurity, String> {
     let words = PodSecurity::ALL.map(PodSecurity::as_str).join(", ");
     PodSecurity::parse(word).ok_or_else(|| format!("levels are: {words}"))
+}
+
+/// `coracle explain`.
+#[derive(Debug, Clone, Args)]
+pub struct ExplainArgs {
+    /// A kind and the path of a field, such as pod.spec.containers; `config` stands for the settings
+    #[arg(value_name = "KIND[.FIELD]...")]
+    pub what: Option<String>,
+    /// Show all fields below, without texts
+    #[arg(long)]
+    pub recursive: bool,
+    /// Print JSON
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 /// `coracle validate`.
