@@ -111,6 +111,11 @@ impl Layout {
         self.run_dir.join("holds.json")
     }
 
+    /// How far rollouts are.
+    pub fn rollouts(&self) -> PathBuf {
+        self.run_dir.join("rollouts.json")
+    }
+
     /// The progress of the node's shutdown, which continues after an agent restart.
     pub fn shutdown(&self) -> PathBuf {
         self.run_dir.join("shutdown.json")

@@ -12,7 +12,7 @@ use k8s_openapi::jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::object::Key;
-use crate::spec::Severity;
+use crate::spec::{Severity, WorkloadKind};
 use crate::types::{Gather, Stamp};
 
 /// Limit of events; beyond it the oldest are dropped.
@@ -29,11 +29,11 @@ const SIMILAR_MS: u64 = 600_000;
 /// An event to record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EventRecord {
-    /// The pod's namespace; for the node `default`.
+    /// The object's namespace; for the node `default`.
     pub namespace: String,
-    /// Name of the pod or node.
+    /// Name of the object.
     pub name: String,
-    /// UID of the pod; for the node its name.
+    /// UID of the object; for the node its name.
     pub uid: String,
     /// Kind of the object.
     pub kind: ObjectKind,
@@ -59,6 +59,19 @@ pub enum ObjectKind {
     Pod,
     /// The node.
     Node,
+    /// A document that stands for pods.
+    Workload(WorkloadKind),
+}
+
+impl ObjectKind {
+    /// `apiVersion` and `kind`.
+    fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Pod => ("v1", "Pod"),
+            Self::Node => ("v1", "Node"),
+            Self::Workload(kind) => (kind.version(), kind.as_str()),
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -246,6 +259,7 @@ impl Seen {
 
     fn event(&self, host: &str) -> Event {
         let record = &self.record;
+        let (version, kind) = record.kind.words();
         let name = self.name();
         let component = "coracle".to_owned();
         Event {
@@ -261,16 +275,10 @@ impl Seen {
                 ..ObjectMeta::default()
             },
             involved_object: ObjectReference {
-                api_version: Some("v1".to_owned()),
-                kind: Some(
-                    match record.kind {
-                        ObjectKind::Pod => "Pod",
-                        ObjectKind::Node => "Node",
-                    }
-                    .to_owned(),
-                ),
+                api_version: Some(version.to_owned()),
+                kind: Some(kind.to_owned()),
                 namespace: match record.kind {
-                    ObjectKind::Pod => Some(record.namespace.clone()),
+                    ObjectKind::Pod | ObjectKind::Workload(_) => Some(record.namespace.clone()),
                     ObjectKind::Node => None,
                 },
                 name: Some(record.name.clone()),

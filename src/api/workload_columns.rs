@@ -108,7 +108,8 @@ pub fn row(kind: WorkloadKind, object: &Value, now: Timestamp) -> Vec<String> {
 pub fn job_status(job: &Value) -> &str {
     let conditions = job["status"]["conditions"].as_array();
     let mut conditions = conditions.into_iter().flatten();
-    let condition = conditions.next().and_then(|one| one["type"].as_str());
+    let condition = conditions.find(|one| one["status"] == "True");
+    let condition = condition.and_then(|one| one["type"].as_str());
     condition.unwrap_or("Running")
 }
 

@@ -28,12 +28,13 @@ pub(super) fn run(
                 let place = format!("/api/v1/namespaces/{ns}");
                 let claim = client.get(&format!("{place}/persistentvolumeclaims/{path}"))?;
                 let pods = client.get(&format!("{place}/pods"))?;
-                let events = events(client, "PersistentVolumeClaim", name)?;
+                let events = events(client, &place, "PersistentVolumeClaim", name)?;
                 claim_page(&claim, users(&pods, name), &events)
             }
             _ => {
                 let volume = client.get(&format!("/api/v1/persistentvolumes/{path}"))?;
-                volume_page(&volume, &events(client, "PersistentVolume", name)?)
+                let events = events(client, "/api/v1", "PersistentVolume", name)?;
+                volume_page(&volume, &events)
             }
         };
         let gap = if index > 0 { "\n\n" } else { "" };
@@ -42,10 +43,10 @@ pub(super) fn run(
     Ok(())
 }
 
-/// The events about an object.
-fn events(client: &Client, kind: &str, name: &str) -> Result<Vec<Event>> {
+/// The events about an object in this place of the API.
+pub(super) fn events(client: &Client, place: &str, kind: &str, name: &str) -> Result<Vec<Event>> {
     let field = format!("involvedObject.kind={kind},involvedObject.name={name}");
-    let found = client.get(&format!("/api/v1/events?fieldSelector={}", encode(&field)))?;
+    let found = client.get(&format!("{place}/events?fieldSelector={}", encode(&field)))?;
     let items = found["items"].as_array().into_iter().flatten();
     Ok(items.filter_map(read_object).collect())
 }

@@ -7,12 +7,15 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
 
 use super::client::Client;
+use super::describe_claim::events;
 use super::describe_configuration::{line, pairs};
+use super::describe_node::event_table;
 use super::error::Result;
+use super::sheet::Sheet;
 use super::table::{Table, one_line};
 use super::target::{pods_of, workload_path};
 use super::{pod_path, put};
-use crate::api::{pod_columns, workload_columns};
+use crate::api::{encode, pod_columns, workload_columns};
 use crate::spec::{WorkloadKind, read_object};
 use crate::sys::clock;
 
@@ -28,7 +31,12 @@ pub(super) fn run(
         let object = client.get(&workload_path(kind, namespace, name))?;
         let pods = client.get(&pod_path(namespace, ""))?;
         let gap = if index > 0 { "\n\n" } else { "" };
-        put(format!("{gap}{}", page(kind, &object, &pods)).as_bytes())?;
+        let place = format!("/api/v1/namespaces/{}", encode(namespace));
+        let events = events(client, &place, kind.as_str(), name)?;
+        let mut table = Sheet::default();
+        event_table(&mut table, &events, clock::timestamp());
+        let page = page(kind, &object, &pods);
+        put(format!("{gap}{page}{}", table.render()).as_bytes())?;
     }
     Ok(())
 }

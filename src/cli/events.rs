@@ -5,19 +5,21 @@ use std::process::ExitCode;
 use super::args::{EventsArgs, GetArgs};
 use super::client::Client;
 use super::error::{CliError, Result};
-use super::get;
+use super::{get, target};
 
 pub(super) fn run(client: &Client, args: EventsArgs) -> Result<ExitCode> {
     let mut fields = Vec::new();
     if let Some(about) = &args.about {
         let kind_and_name = about.split_once('/');
-        let (kind, name) = match kind_and_name {
-            Some(("pod" | "pods" | "po", name)) => ("Pod", name),
-            Some(("node" | "nodes" | "no", name)) => ("Node", name),
-            Some(_) | None => {
+        let owner = target::owner(about).map(|(kind, name)| (kind.as_str(), name));
+        let (kind, name) = match (kind_and_name, owner) {
+            (Some(("pod" | "pods" | "po", name)), _) => ("Pod", name),
+            (Some(("node" | "nodes" | "no", name)), _) => ("Node", name),
+            (_, Some(owner)) => owner,
+            _ => {
                 return Err(
                     CliError::usage(format!("`{about}` names no object that has events"))
-                        .hint("--for pod/NAME or --for node/NAME"),
+                        .hint("--for pod/NAME, node/NAME, deployment/NAME …"),
                 );
             }
         };

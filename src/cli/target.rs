@@ -91,7 +91,7 @@ pub(super) fn pod_or_owner(text: &str) -> std::result::Result<String, String> {
 }
 
 /// The kind and name of a document that stands for pods.
-fn owner(text: &str) -> Option<(WorkloadKind, &str)> {
+pub(super) fn owner(text: &str) -> Option<(WorkloadKind, &str)> {
     let (kind, name) = text.split_once('/')?;
     let resource = Resource::from_str(kind, true).ok()?;
     let kind = resource.workload().filter(|_| !name.is_empty())?;

@@ -110,16 +110,16 @@ fn packed(wanted: &str) -> Option<String> {
     None
 }
 
-/// All reasons, those of pods and those of the node.
+/// All reasons: those of pods, of documents that stand for pods, and of the node.
 fn reasons() -> String {
     let mut text = String::new();
-    let mut of_node = false;
     text += "## Events of pods\n\n";
     for reason in Reason::ALL {
-        if *reason == Reason::Starting && !of_node {
-            of_node = true;
-            text += "\n## Events of the node\n\n";
-        }
+        text += match reason {
+            Reason::ScalingReplicaSet => "\n## Events of Deployments, Jobs and the like\n\n",
+            Reason::Starting => "\n## Events of the node\n\n",
+            _ => "",
+        };
         let mark = match reason.severity() {
             Severity::Normal => "",
             Severity::Warning => " (Warning)",

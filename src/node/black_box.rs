@@ -86,7 +86,7 @@ impl Node {
         }
         let now = super::now();
         let entry = Entry {
-            pod: notice.pod.to_string(),
+            pod: notice.key.to_string(),
             uid: notice.uid.to_string(),
             ..Entry::new(&notice.reason.to_string(), &notice.message, now.wall)
         };

@@ -78,23 +78,31 @@ impl Shown {
         });
     }
 
-    /// Shows an event of a pod, and logs what went wrong.
+    /// Shows an event of a pod or a document that stands for pods, and logs what went wrong.
     pub(super) fn notice(&mut self, notice: &Notice, at: Stamp) {
         let type_ = notice.reason.severity();
         let about = notice.field_path.as_deref().unwrap_or("");
-        match type_ {
-            Severity::Normal => {
-                tracing::debug!(pod = %notice.pod, about, "{}: {}", notice.reason, notice.message)
+        let (key, kind) = (&notice.key, notice.workload);
+        match (type_, kind) {
+            (Severity::Normal, _) => {
+                tracing::debug!(object = %key, about, "{}: {}", notice.reason, notice.message)
             }
-            Severity::Warning => {
-                tracing::warn!(pod = %notice.pod, about, "{}: {}", notice.reason, notice.message)
+            (Severity::Warning, None) => {
+                tracing::warn!(pod = %key, about, "{}: {}", notice.reason, notice.message)
+            }
+            (Severity::Warning, Some(kind)) => {
+                let (reason, message) = (notice.reason, &notice.message);
+                tracing::warn!(
+                    "{} {key}: {reason}: {message}",
+                    kind.as_str().to_lowercase()
+                );
             }
         }
         self.journal.push(&EventRecord {
-            namespace: notice.pod.namespace.clone(),
-            name: notice.pod.name.clone(),
+            namespace: key.namespace.clone(),
+            name: key.name.clone(),
             uid: notice.uid.to_string(),
-            kind: ObjectKind::Pod,
+            kind: kind.map_or(ObjectKind::Pod, ObjectKind::Workload),
             field_path: about.to_owned(),
             type_,
             reason: notice.reason.to_string(),

@@ -1,8 +1,7 @@
 //! State files: what an agent restart needs beside the pods' folders. Each is written beside the loop, once for all
 //! changes since the last write. A lost write may at most give a new pod the UID of an earlier one, or a condition
-//! a later time.
+//! a later time, or a rollout its whole time again.
 
-use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -11,7 +10,6 @@ use serde::{Deserialize, Serialize};
 
 use super::Node;
 use crate::layout::Layout;
-use crate::plan::hold::Holds;
 use crate::plan::incarnation::Incarnations;
 use crate::plan::workload::job::JobRecord;
 use crate::spec::WorkloadKey;
@@ -24,11 +22,13 @@ const MAX_BYTES: u64 = 4 << 20;
 #[derive(Debug)]
 pub(super) struct StateFiles {
     /// The UIDs of removed pods.
-    incarnations: StateFile<Incarnations>,
+    incarnations: StateFile,
     /// Since when pods are held.
-    holds: StateFile<Holds>,
+    holds: StateFile,
     /// What Jobs have achieved.
-    jobs: StateFile<KeptJobs>,
+    jobs: StateFile,
+    /// How far rollouts are.
+    rollouts: StateFile,
 }
 
 /// What Jobs have achieved, with the boot in which the times of it mean something.
@@ -49,6 +49,7 @@ impl StateFiles {
                 durability: Durability::PowerCut,
                 ..StateFile::new(layout.jobs(), 0)
             },
+            rollouts: StateFile::new(layout.rollouts(), 0),
         }
     }
 }
@@ -60,13 +61,20 @@ impl Node {
         let incarnations = &state.incarnations;
         let files = &mut self.saved.files;
         let changes = incarnations.changes();
-        files.incarnations.keep(changes, || incarnations.clone());
-        files.holds.keep(state.hold_changes, || state.holds());
-        let jobs = &state.workloads.jobs;
-        files.jobs.keep(jobs.changes, || KeptJobs {
+        files.incarnations.keep(changes, || json(incarnations));
+        files
+            .holds
+            .keep(state.hold_changes, || json(&state.holds()));
+        let workloads = &state.workloads;
+        let jobs = &workloads.jobs;
+        let kept = || KeptJobs {
             boot_id: super::boot::id(),
             jobs: jobs.records(),
-        });
+        };
+        files.jobs.keep(jobs.changes, || json(&kept()));
+        let changes = workloads.rollout_changes;
+        let kept = || json(&workloads.rollouts());
+        files.rollouts.keep(changes, kept);
     }
 
     /// Blocking. Writes what is left.
@@ -74,27 +82,28 @@ impl Node {
         self.saved.files.incarnations.flush();
         self.saved.files.holds.flush();
         self.saved.files.jobs.flush();
+        self.saved.files.rollouts.flush();
     }
 }
 
 /// Writes one file.
 #[derive(Debug)]
-struct StateFile<T> {
+struct StateFile {
     path: PathBuf,
     durability: Durability,
     /// The newest state, by its number of changes.
     seen: u64,
-    slot: Arc<Slot<T>>,
+    slot: Arc<Slot>,
 }
 
 #[derive(Debug)]
-struct Slot<T> {
-    next: Mutex<Option<T>>,
+struct Slot {
+    next: Mutex<Option<Vec<u8>>>,
     /// Held while the file is written.
     file: Mutex<()>,
 }
 
-impl<T: Debug + Serialize + Send + 'static> StateFile<T> {
+impl StateFile {
     /// `seen` is the number of changes in the file now.
     fn new(path: PathBuf, seen: u64) -> Self {
         let slot = Arc::new(Slot {
@@ -110,7 +119,7 @@ impl<T: Debug + Serialize + Send + 'static> StateFile<T> {
     }
 
     /// Writes the file soon if anything has changed.
-    fn keep(&mut self, changes: u64, now: impl FnOnce() -> T) {
+    fn keep(&mut self, changes: u64, now: impl FnOnce() -> Vec<u8>) {
         if self.seen == changes {
             return;
         }
@@ -132,12 +141,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("no panic holds this lock")
 }
 
+fn json<T: Serialize>(state: &T) -> Vec<u8> {
+    serde_json::to_vec(state).expect("plain data")
+}
+
 /// Writes the newest state, unless that is done already.
-fn write<T: Serialize>(path: &Path, durability: Durability, slot: &Slot<T>) {
+fn write(path: &Path, durability: Durability, slot: &Slot) {
     let _file = lock(&slot.file);
     let next = lock(&slot.next).take();
-    let Some(next) = next else { return };
-    let bytes = serde_json::to_vec(&next).expect("plain data");
+    let Some(bytes) = next else { return };
     if let Err(error) = file::replace(path, &bytes, 0o600, durability) {
         tracing::warn!("could not write `{}`: {error}, ignoring", path.display());
     }

@@ -12,7 +12,7 @@ use super::recovered::{Recovered, RecoveredSandbox};
 use super::round::Begun;
 use super::run::Run;
 use super::state::{ContainerState, Sandbox, Stage, Stopping};
-use super::{NodeState, Notice, PodState, Stamp, condition, hook};
+use super::{NodeState, Notice, PodState, Stamp, condition, hook, workload};
 use crate::spec::{PodUid, Reason, RestartPolicy};
 use crate::types::Exit;
 
@@ -22,20 +22,33 @@ impl NodeState {
         self.network_changes += 1;
         let desired = &self.incarnate(desired);
         let incarnations = &mut self.incarnations;
+        let asked = |pod: &PodState| {
+            let of = pod.spec.workload.as_ref();
+            of.is_some_and(|of| desired.workloads.contains_key(of))
+        };
+        let end = |pod: &mut PodState, out: &mut Vec<Notice>| {
+            if asked(pod) {
+                workload::notice::deleted(pod, out);
+            }
+            stop(pod, None, now);
+        };
         self.pods.retain(|uid, pod| {
             let exists = pod.hold().is_none() || desired.pods.contains_key(uid);
             if !exists {
+                if asked(pod) {
+                    workload::notice::deleted(pod, out);
+                }
                 incarnations.ended(pod);
             }
             exists
         });
         for (uid, pod) in &mut self.pods {
             match desired.pods.get(uid) {
-                None => stop(pod, None, now),
+                None => end(pod, out),
                 Some(spec) if Arc::ptr_eq(spec, pod.wanted()) || pod.stopping().is_some() => {}
                 Some(spec) if pod.hold().is_some() => pod.edit_held(spec, now),
                 Some(spec) => match edit::of_pod(pod, spec) {
-                    Edit::Replace(_) => stop(pod, None, now),
+                    Edit::Replace(_) => end(pod, out),
                     Edit::None | Edit::InPlace(_) => {
                         let old = Arc::clone(&pod.spec);
                         pod.take_edit(spec, now);

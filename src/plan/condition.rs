@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::event::ConditionChange;
 use super::state::{Flag, Sandbox};
-use super::{PodState, Stamp, Wall};
+use super::{PodState, Stamp, Time, Wall};
 use crate::spec::condition::{self, MAX_CONDITIONS};
 use crate::spec::{Condition, ConditionStatus, PodSpec};
 
@@ -20,6 +20,9 @@ pub struct Flags {
     pub containers_ready: Flag,
     /// `Ready`.
     pub ready: Flag,
+    /// The same since boot, while it is true.
+    #[serde(default)]
+    pub ready_at: Option<Time>,
     /// `AllContainersRestarting`.
     pub restarting_all: Flag,
     /// `PodResizePending`: its transition time while it is true.
@@ -46,6 +49,7 @@ impl Flags {
             initialized,
             containers_ready: no,
             ready: no,
+            ready_at: None,
             restarting_all: no,
             resize_pending: None,
             resizing: None,
@@ -175,5 +179,7 @@ impl PodState {
         flags.containers_ready.set(containers, now.wall);
         let ready = containers && self.gates_open();
         self.flags.ready.set(ready, now.wall);
+        let since = self.flags.ready_at.unwrap_or(now.time);
+        self.flags.ready_at = ready.then_some(since);
     }
 }

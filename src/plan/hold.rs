@@ -21,7 +21,7 @@ use super::edit::{self, Edit};
 use super::notice::Notices;
 use super::room::{Capacity, Shortage};
 use super::state::{Sandbox, Stage};
-use super::{NodeState, Notice, PodState, Stamp, condition};
+use super::{NodeState, Notice, PodState, Stamp, condition, workload};
 use crate::spec::{PodKey, PodSpec, PodUid, Reason};
 use crate::types::{Gather, InOrder};
 
@@ -96,6 +96,8 @@ impl NodeState {
         let over_size: Vec<PodUid> = over_size.map(|(uid, _)| uid.clone()).collect();
         self.suspect_claims_of(&over_size);
         let mut waiting = self.new_pods(&former, now);
+        let new = waiting.iter().filter(|pod| pod.hold().is_none());
+        new.for_each(|pod| workload::notice::created(&pod.spec, out));
         let held = self.pods.iter().filter(|(_, pod)| pod.hold().is_some());
         let held: Vec<PodUid> = held.map(|(uid, _)| uid.clone()).collect();
         waiting.extend(held.iter().filter_map(|uid| self.pods.remove(uid)));

@@ -1,19 +1,21 @@
-//! Notices: Kubernetes events about pods, in the kubelet's words (its `pkg/kubelet/events`). The store of events
-//! counts repeated ones.
+//! Notices: Kubernetes events about pods, in the kubelet's words (its `pkg/kubelet/events`), and about documents that
+//! stand for pods (`workload/notice.rs`). The store of events counts repeated ones.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::spec::{ContainerSpec, PodKey, PodSpec, PodUid, Reason};
+use crate::spec::{ContainerSpec, PodKey, PodSpec, PodUid, Reason, WorkloadKind};
 
 use super::PodState;
 
 /// A Kubernetes event without time and count.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Notice {
-    /// The pod's name.
-    pub pod: PodKey,
-    /// The pod's UID.
+    /// The kind of the document that it is about; `None`: a pod.
+    pub workload: Option<WorkloadKind>,
+    /// The name of the pod or document.
+    pub key: PodKey,
+    /// Its UID.
     pub uid: PodUid,
     /// `involvedObject.fieldPath`: `spec.containers{web}`, or `None` for the pod as a whole.
     pub field_path: Option<String>,
@@ -72,7 +74,8 @@ impl<'a> Notices<'a> {
 
     fn push(&mut self, field_path: Option<String>, reason: Reason, message: String) {
         self.out.push(Notice {
-            pod: self.spec.key.clone(),
+            workload: None,
+            key: self.spec.key.clone(),
             uid: self.spec.uid.clone(),
             field_path,
             reason,

@@ -205,6 +205,32 @@ reasons! {
     DependencyTimeout = Warning "DependencyTimeout",
     /// What the pod started after was lost, and its annotation asks with `again` to wait for it again: the pod is stopped first.
     DependencyLost = Warning "DependencyLost",
+    /// A Deployment wants more or fewer pods of a template: its file, or a rollout, has changed the number. The message names
+    /// the template by its hash.
+    ScalingReplicaSet = Normal "ScalingReplicaSet",
+    /// A pod was made from a StatefulSet, DaemonSet, ReplicaSet, ReplicationController or Job.
+    SuccessfulCreate = Normal "SuccessfulCreate",
+    /// A pod made from such a document is stopped: it is one too many, or its template has changed.
+    SuccessfulDelete = Normal "SuccessfulDelete",
+    /// The new pods of a Deployment were not available in time. The rollout stops and the former pods go on; look at a new pod
+    /// (`coracle describe pod`), and correct the template or put the former one back.
+    ProgressDeadlineExceeded = Warning "ProgressDeadlineExceeded",
+    /// The Job has succeeded as often as it should.
+    Completed = Normal "Completed",
+    /// The Job's `suspend` is true: its pods are stopped.
+    Suspended = Normal "Suspended",
+    /// The Job's `suspend` is no longer true.
+    Resumed = Normal "Resumed",
+    /// More pods of the Job have failed than its `backoffLimit`. Read their logs (`coracle logs job/NAME`).
+    BackoffLimitExceeded = Warning "BackoffLimitExceeded",
+    /// The Job was at work longer than its `activeDeadlineSeconds` and has failed.
+    JobDeadlineExceeded = Warning "DeadlineExceeded",
+    /// A pod of the Job has failed in a way for which its `podFailurePolicy` says `FailJob`.
+    PodFailurePolicy = Warning "PodFailurePolicy",
+    /// More indexes of the Job have failed than its `maxFailedIndexes`.
+    MaxFailedIndexesExceeded = Warning "MaxFailedIndexesExceeded",
+    /// All indexes of the Job have ended, and some of them have failed.
+    FailedIndexes = Warning "FailedIndexes",
 
     /// The agent started.
     Starting = Normal "Starting",

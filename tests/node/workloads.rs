@@ -64,7 +64,10 @@ fn pods(agent: &Agent, app: &str) -> BTreeSet<String> {
 fn wait_ended(agent: &Agent, name: &str) -> Value {
     for event in agent.watch("/apis/batch/v1/namespaces/default/jobs?watch=true") {
         let object = &event["object"];
-        if object["metadata"]["name"] == name && object["status"]["conditions"][0].is_object() {
+        let conditions = object["status"]["conditions"].as_array();
+        let mut conditions = conditions.into_iter().flatten();
+        let ended = conditions.any(|c| c["type"] == "Complete" || c["type"] == "Failed");
+        if object["metadata"]["name"] == name && ended {
             return object.clone();
         }
     }
@@ -204,6 +207,9 @@ fn a_job_runs_until_it_is_complete_and_not_again() {
     assert!(agent.ok(&["get", "pods"]).contains("last-0-0"));
     let page = agent.ok(&["get", "all"]);
     assert!(page.contains("job.batch/sum"), "{page}");
+    let page = agent.ok(&["describe", "job/sum"]);
+    assert!(page.contains("Job completed"), "{page}");
+    assert!(page.contains("Created pod: sum-"), "{page}");
 }
 
 #[test]
@@ -232,10 +238,20 @@ fn a_deployment_is_rolled_out_and_survives_its_agent() {
     let owner = agent.pod(first.first().expect("one"))["metadata"]["ownerReferences"][0].clone();
     assert_eq!(owner["uid"], shown["metadata"]["uid"]);
 
-    // The same pods after an agent restart.
+    let said = agent.ok(&["events", "--for", "deployment/web"]);
+    assert!(said.contains("ScalingReplicaSet"), "{said}");
+    assert!(said.contains("deployment/web"), "{said}");
+    assert!(said.contains("from 0 to 2"), "{said}");
+
+    // The same pods after an agent restart, and no condition has changed.
     agent.kill_and_restart();
-    wait_rolled_out(&agent, "web", 2);
+    let again = wait_rolled_out(&agent, "web", 2);
     assert_eq!(pods(&agent, "web"), first);
+    assert_eq!(again["status"]["conditions"], shown["status"]["conditions"]);
+    assert_eq!(
+        said.lines().count(),
+        agent.ok(&["events", "--for", "deploy/web"]).lines().count()
+    );
 
     // A new template has other pods; those before it go. The agent dies in between.
     agent.write("web.yaml", &version("b"));
@@ -263,6 +279,13 @@ fn a_deployment_is_rolled_out_and_survives_its_agent() {
     for pod in &second {
         assert!(page.contains(pod.as_str()), "{page}");
     }
+    assert!(page.contains("Scaled down replica set web-"), "{page}");
+    let of = "--field-selector=involvedObject.kind=Deployment";
+    let events = agent.ok(&["get", "events", of, "-o", "json"]);
+    let events: Value = serde_json::from_str(&events).expect("JSON");
+    let about = &events["items"][0]["involvedObject"];
+    assert_eq!(about["apiVersion"], "apps/v1");
+    assert_eq!(about["uid"], shown["metadata"]["uid"]);
     let missing = agent.cli(&["logs", "sts/none"]);
     let missing = String::from_utf8_lossy(&missing.stderr).into_owned();
     assert!(missing.contains("\"none\" not found"), "{missing}");

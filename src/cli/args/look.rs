@@ -87,7 +87,7 @@ pub struct WaitArgs {
 /// `coracle events`.
 #[derive(Debug, Clone, Args)]
 pub struct EventsArgs {
-    /// Filter by object, e.g. pod/web or node/box
+    /// Filter by object, e.g. pod/web, deployment/web or node/box
     #[arg(long = "for", value_name = "KIND/NAME")]
     pub about: Option<String>,
     /// Filter by type: Normal, Warning

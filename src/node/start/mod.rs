@@ -44,6 +44,7 @@ use crate::effects::cgroup::CgroupError;
 use crate::images::{ImageError, ImageStore};
 use crate::plan::incarnation::Incarnations;
 use crate::plan::recovered::Recovered;
+use crate::plan::workload::Workloads;
 use crate::plan::{Agenda, Event, NodeState};
 use crate::spec::{PodSpec, Reason};
 use crate::sys::{file, mount, notify, process};
@@ -306,11 +307,8 @@ impl Agent {
         let kept: KeptJobs = state_file::read(&layout.jobs());
         let rebooted = kept.boot_id != super::boot::id();
         let state = NodeState {
-            workloads: crate::plan::workload::Workloads::with_jobs(
-                &kept.jobs,
-                rebooted,
-                super::now(),
-            ),
+            workloads: Workloads::with_jobs(&kept.jobs, rebooted, super::now())
+                .with_rollouts(state_file::read(&layout.rollouts())),
             node: self.object.identity(),
             incarnations,
             former_holds: state_file::read(&layout.holds()),

@@ -14,12 +14,13 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::plan::state::{ContainerState, Role};
+use super::notice;
+use crate::plan::state::{ContainerState, Flag, Role};
 use crate::plan::status::{self, Phase};
 use crate::plan::verdict::Cause;
-use crate::plan::{NodeState, PodState, Stamp, Time};
+use crate::plan::{NodeState, Notice, PodState, Stamp, Time};
 use crate::spec::workload::job::{self, Action, Job, When};
-use crate::spec::{PodKey, PodSpec, RestartPolicy, Workload, WorkloadKey};
+use crate::spec::{PodKey, PodSpec, Reason, RestartPolicy, Workload, WorkloadKey};
 
 /// The wait for the pod after a failed one; each failure in a row doubles it.
 const BACKOFF_MS: u64 = 10_000;
@@ -31,6 +32,15 @@ const KEPT: usize = 100;
 /// Records of so many Jobs are kept of which no file speaks: it may be on a disk that is not there yet.
 const MAX_STRAY: usize = 1_000;
 
+/// Why a Job can fail.
+const FAILURES: [Reason; 5] = [
+    Reason::BackoffLimitExceeded,
+    Reason::JobDeadlineExceeded,
+    Reason::PodFailurePolicy,
+    Reason::MaxFailedIndexesExceeded,
+    Reason::FailedIndexes,
+];
+
 /// What a Job has achieved.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct JobRecord {
@@ -38,6 +48,8 @@ pub struct JobRecord {
     edition: String,
     /// When it started; `None` while it is suspended.
     started: Option<Stamp>,
+    /// Whether it is suspended, once it was.
+    suspended: Option<Flag>,
     /// The indexes that have succeeded.
     #[serde(with = "as_ranges")]
     succeeded: BTreeSet<u32>,
@@ -187,6 +199,7 @@ impl Jobs {
         (workload, job): (&Workload, &Job),
         first: Option<&Arc<PodSpec>>,
         now: Stamp,
+        out: &mut Vec<Notice>,
     ) -> (Vec<Arc<PodSpec>>, Option<Time>) {
         let record = self.records.entry(workload.key.clone()).or_default();
         let before = record.clone();
@@ -197,13 +210,19 @@ impl Jobs {
             };
         }
         let own = own(state, workload);
+        let had_ended = record.ended.is_some();
         record.count(job, &own, now);
         if record.ended.is_none() {
             record.started = match job.suspended {
                 true => None,
                 false => record.started.or(Some(now)),
             };
+            record.note_suspended(workload, job, now, out);
             record.ended = record.end(job, &own, now);
+        }
+        if let Some(end) = record.ended.as_ref().filter(|_| !had_ended) {
+            let (reason, message) = end.event();
+            out.push(notice::of(&workload.key, reason, message));
         }
         let mut wake = vec![record.ends_at(job)];
         let mut wanted = record.finished(job, &own, now, &mut wake);
@@ -290,32 +309,35 @@ impl Jobs {
                 shown["failedIndexes"] = json!(ranges(&record.failed_indexes));
             }
         }
-        let conditions = match &record.ended {
-            Some(end) => {
-                let at = status::time(end.at.wall);
-                if end.complete {
-                    shown["completionTime"] = json!(at);
-                }
-                let kind = if end.complete { "Complete" } else { "Failed" };
-                vec![condition(kind, &end.reason, &end.message, &json!(at))]
+        let mut conditions = Vec::new();
+        if let Some(suspended) = record.suspended {
+            let (reason, message) = match suspended.yes {
+                true => ("JobSuspended", "Job suspended"),
+                false => ("JobResumed", "Job resumed"),
+            };
+            conditions.push(condition("Suspended", suspended, reason, message));
+        }
+        if let Some(end) = &record.ended {
+            if end.complete {
+                shown["completionTime"] = json!(status::time(end.at.wall));
             }
-            None if job.suspended => vec![condition(
-                "Suspended",
-                "JobSuspended",
-                "Job suspended",
-                &Value::Null,
-            )],
-            None => Vec::new(),
-        };
+            let kind = if end.complete { "Complete" } else { "Failed" };
+            let ended = Flag {
+                yes: true,
+                since: end.at.wall,
+            };
+            conditions.push(condition(kind, ended, &end.reason, &end.message));
+        }
         shown["conditions"] = json!(conditions);
         Some(shown)
     }
 }
 
-fn condition(kind: &str, reason: &str, message: &str, at: &Value) -> Value {
+fn condition(kind: &str, flag: Flag, reason: &str, message: &str) -> Value {
+    let at = status::time(flag.since);
     json!({
         "type": kind,
-        "status": "True",
+        "status": if flag.yes { "True" } else { "False" },
         "reason": reason,
         "message": message,
         "lastProbeTime": at,
@@ -375,7 +397,41 @@ mod as_ranges {
     }
 }
 
+impl End {
+    /// Reason and message of its event.
+    fn event(&self) -> (Reason, String) {
+        let reason = FAILURES.into_iter().find(|r| r.as_str() == self.reason);
+        match reason.filter(|_| !self.complete) {
+            Some(reason) => (reason, self.message.clone()),
+            None => (Reason::Completed, "Job completed".to_owned()),
+        }
+    }
+}
+
 impl JobRecord {
+    /// Notes whether it is suspended.
+    fn note_suspended(
+        &mut self,
+        workload: &Workload,
+        job: &Job,
+        now: Stamp,
+        out: &mut Vec<Notice>,
+    ) {
+        let suspended = self.suspended.is_some_and(|flag| flag.yes);
+        if suspended == job.suspended {
+            return;
+        }
+        self.suspended = Some(Flag {
+            yes: job.suspended,
+            since: now.wall,
+        });
+        let (reason, message) = match job.suspended {
+            true => (Reason::Suspended, "Job suspended"),
+            false => (Reason::Resumed, "Job resumed"),
+        };
+        out.push(notice::of(&workload.key, reason, message.to_owned()));
+    }
+
     fn failed(&self) -> u32 {
         self.failures
             .values()

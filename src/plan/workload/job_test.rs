@@ -58,7 +58,10 @@ impl World {
 
     /// Type and reason of the condition, if there is one.
     fn outcome(&self) -> String {
-        let condition = &self.status()["conditions"][0];
+        let conditions = self.status()["conditions"].clone();
+        let mut conditions = conditions.as_array().unwrap().iter();
+        let none = serde_json::Value::Null;
+        let condition = conditions.find(|c| c["status"] == "True").unwrap_or(&none);
         match condition["type"].as_str() {
             Some(kind) => format!("{kind} {}", condition["reason"].as_str().unwrap()),
             None => String::new(),

@@ -6,16 +6,20 @@
 //! over that [`next`] names.
 
 pub mod job;
+pub(super) mod notice;
 mod stage;
 pub mod status;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use self::notice::Scales;
+use serde::{Deserialize, Serialize};
+
 use super::event::Desired;
 use super::state::Flag;
 use super::{Event, NodeFact, NodeState, Notice, PodState, Stamp, Step, Time, bundle};
-use crate::spec::{PodSpec, PodUid, Workload, WorkloadKey, WorkloadKind};
+use crate::spec::{PodSpec, PodUid, Reason, Workload, WorkloadKey, WorkloadKind};
 use crate::types::Gather;
 
 /// What is known of documents that stand for pods.
@@ -35,11 +39,13 @@ pub struct Workloads {
     wake: Option<Time>,
     /// Grows whenever the status of one of them may have changed.
     pub changes: u64,
+    /// Grows whenever [`Workloads::rollouts`] has changed.
+    pub rollout_changes: u64,
 }
 
-/// How far a document's pods are.
-#[derive(Debug, Clone, PartialEq)]
-struct Progress {
+/// How far a document's pods are. All but the figures is kept for an agent restart.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Progress {
     revision: String,
     /// The number of wanted pods.
     replicas: usize,
@@ -53,13 +59,13 @@ struct Progress {
     /// All pods are of the current template and available.
     complete: bool,
     /// How many pods there are.
+    #[serde(skip)]
     figures: stage::Figures,
     /// How many there should be.
+    #[serde(skip)]
     replicas_here: usize,
     /// How many pods of the current template were let in.
     let_in: usize,
-    /// Since when pods are ready, where that matters.
-    ready: BTreeMap<PodUid, Time>,
     /// Enough pods are available.
     available: Flag,
     /// It is complete, or makes progress.
@@ -72,6 +78,19 @@ impl Workloads {
         let mut workloads = Self::default();
         workloads.jobs.recovered(kept, rebooted, now);
         workloads
+    }
+
+    /// How far the others were before the agent restart.
+    pub fn with_rollouts(self, kept: Vec<(WorkloadKey, Progress)>) -> Self {
+        let progress = kept.into_iter().gather();
+        Self { progress, ..self }
+    }
+
+    /// How far all but Jobs are, to be kept for an agent restart.
+    pub fn rollouts(&self) -> Vec<(WorkloadKey, Progress)> {
+        let all = self.progress.iter();
+        all.map(|(key, progress)| (key.clone(), progress.clone()))
+            .collect()
     }
 }
 
@@ -91,7 +110,6 @@ impl Progress {
             figures: stage::Figures::default(),
             replicas_here: 0,
             let_in: 0,
-            ready: BTreeMap::new(),
             available: flag(false),
             progressing: flag(true),
         }
@@ -118,6 +136,11 @@ fn standing(pod: &PodState) -> Standing {
 fn of_job(pod: &PodSpec) -> Option<&WorkloadKey> {
     let key = pod.workload.as_ref()?;
     (key.kind == WorkloadKind::Job).then_some(key)
+}
+
+/// Since when a pod is ready.
+fn ready_since(pod: &PodState) -> Option<Time> {
+    pod.flags.ready_at.filter(|_| is_ready(pod))
 }
 
 /// A terminating pod is not ready, although its containers still run; nor is one that still runs another image.
@@ -156,11 +179,13 @@ impl NodeState {
         if desired.workloads.is_empty() && jobs.is_empty() {
             *workloads = Workloads {
                 changes: workloads.changes,
+                rollout_changes: workloads.rollout_changes + 1,
                 jobs: std::mem::take(&mut workloads.jobs),
                 ..Workloads::default()
             };
             return self.want(desired, now, out);
         }
+        workloads.rollout_changes += 1;
         let known = std::mem::take(&mut workloads.progress);
         let mut known: BTreeMap<_, _> = known;
         let rolled_out = desired.workloads.iter().filter(|(_, w)| w.job.is_none());
@@ -169,7 +194,6 @@ impl NodeState {
             if progress.revision != workload.revision || progress.replicas != workload.pods.len() {
                 let fresh = Progress::new(workload, now);
                 progress = Progress {
-                    ready: progress.ready,
                     available: progress.available,
                     progressing: progress.progressing,
                     ..fresh
@@ -178,9 +202,12 @@ impl NodeState {
             workloads.progress.insert(key.clone(), progress);
         }
         workloads.asked = Some(desired.clone());
-        let staged = self.staged(now);
-        self.workloads.staged.clone_from(&staged.pods);
-        self.want(&staged, now, out);
+        let before = match self.desired {
+            Some(_) => Scales::of(self.workloads.staged.values()),
+            None => Scales::found(self),
+        };
+        let staged = self.staged(now, out);
+        self.want_staged(&staged, &before, now, out);
     }
 
     /// Takes the steps that are possible.
@@ -191,7 +218,7 @@ impl NodeState {
         if self.workloads.asked.is_none() {
             return;
         }
-        let staged = self.staged(now);
+        let staged = self.staged(now, out);
         let before = &self.workloads.staged;
         let mut pairs = before.iter().zip(&staged.pods);
         let same = before.len() == staged.pods.len()
@@ -199,9 +226,24 @@ impl NodeState {
         if !same {
             // Every pod is planned again.
             self.hold_changes += 1;
-            self.workloads.staged.clone_from(&staged.pods);
-            self.want(&staged, now, out);
+            let before = Scales::of(before.values());
+            self.want_staged(&staged, &before, now, out);
         }
+    }
+
+    fn want_staged(
+        &mut self,
+        staged: &Desired,
+        before: &Scales,
+        now: Stamp,
+        out: &mut Vec<Notice>,
+    ) {
+        let asked = |key: &WorkloadKey| staged.workloads.contains_key(key);
+        Scales::of(staged.pods.values()).report(before, asked, out);
+        self.workloads.staged.clone_from(&staged.pods);
+        self.want(staged, now, out);
+        // Pods that came or went in this step are progress.
+        self.workloads.due = true;
     }
 
     /// What of this pod decides about steps, if it belongs to a document.
@@ -224,7 +266,7 @@ impl NodeState {
     }
 
     /// What is wanted now.
-    fn staged(&mut self, now: Stamp) -> Desired {
+    fn staged(&mut self, now: Stamp, out: &mut Vec<Notice>) -> Desired {
         let Some(asked) = self.workloads.asked.take() else {
             return Desired::default();
         };
@@ -248,7 +290,7 @@ impl NodeState {
             if let Some(job) = &workload.job {
                 let first = workload.pods.first();
                 let first = first.and_then(|first| asked_pods.get(first).copied());
-                let (wanted, wake) = jobs.turn(self, (workload, job), first, now);
+                let (wanted, wake) = jobs.turn(self, (workload, job), first, now, out);
                 pods.extend(wanted.into_iter().map(|pod| (pod.uid.clone(), pod)));
                 self.workloads.wake = self.workloads.wake.into_iter().chain(wake).min();
                 continue;
@@ -259,10 +301,22 @@ impl NodeState {
             let new: Vec<_> = (workload.pods.iter())
                 .filter_map(|pod| asked_pods.get(pod).copied())
                 .collect();
-            let stage = stage::Stage::of(self, workload, &new, progress, now);
+            let stage = stage::Stage::of(self, workload, &new, now);
             let wanted = stage.wanted(progress);
             pods.extend(wanted.map(|pod| (pod.uid.clone(), Arc::clone(pod))));
+            let before = progress.clone();
             let wake = stage.note(progress, now);
+            let kept = Progress {
+                figures: progress.figures,
+                replicas_here: progress.replicas_here,
+                ..before
+            };
+            let (failed, changed) = (kept.failed, kept != *progress);
+            self.workloads.rollout_changes += u64::from(changed);
+            if progress.failed && !failed {
+                let message = status::timed_out(key);
+                out.push(notice::of(key, Reason::ProgressDeadlineExceeded, message));
+            }
             self.workloads.wake = self.workloads.wake.into_iter().chain(wake).min();
         }
         let desired = Desired {

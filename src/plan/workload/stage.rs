@@ -10,11 +10,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{Progress, is_ready};
+use super::{Progress, ready_since};
 use crate::plan::{NodeState, PodState, Stamp, Time};
 use crate::spec::workload::Update;
 use crate::spec::{PodKey, PodSpec, Reason, Workload, WorkloadKind};
-use crate::types::{Gather, InOrder};
+use crate::types::InOrder;
 
 /// A document and its pods.
 pub(super) struct Stage<'s> {
@@ -60,7 +60,6 @@ impl<'s> Stage<'s> {
         state: &'s NodeState,
         workload: &'s Workload,
         new: &[&'s Arc<PodSpec>],
-        progress: &mut Progress,
         now: Stamp,
     ) -> Self {
         let own = |pod: &&PodState| pod.spec.workload.as_ref() == Some(&workload.key);
@@ -72,12 +71,6 @@ impl<'s> Stage<'s> {
                 here.insert(&pod.spec.key, pod);
             }
         }
-        let ready = here.values().filter(|pod| is_ready(pod));
-        let since = |pod: &&PodState| progress.ready.get(&pod.spec.uid).copied();
-        progress.ready = ready
-            .map(|pod| (pod.spec.uid.clone(), since(pod).unwrap_or(now.time)))
-            .gather();
-        let ready_since = |pod: &PodState| progress.ready.get(&pod.spec.uid).copied();
         let revision = Some(workload.revision.as_str());
         let new: Vec<New<'s>> = new
             .iter()
@@ -319,7 +312,8 @@ impl<'s> Stage<'s> {
             .available
             .set(figures.available >= enough, now.wall);
         progress.progressing.set(!progress.failed, now.wall);
-        let ripe = progress.ready.values();
+        let new = self.new.iter().filter_map(|new| new.here.as_ref()?.ready);
+        let ripe = new.chain(self.old.iter().filter_map(|old| old.ready));
         let waits = [self.min_ready_ms, self.workload.steady_ms];
         let ripe = ripe.flat_map(|since| waits.map(|wait| since.plus(wait)));
         let later = ripe.chain(fails_at).filter(|at| *at > now.time);

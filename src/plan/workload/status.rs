@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::Progress;
 use crate::plan::state::Flag;
 use crate::plan::{NodeState, status};
-use crate::spec::{Workload, WorkloadKind};
+use crate::spec::{Workload, WorkloadKey, WorkloadKind};
 
 /// Returns a document's `status`; `None` before the files were read.
 pub fn of(state: &NodeState, workload: &Workload) -> Option<Value> {
@@ -71,10 +71,7 @@ fn conditions(workload: &Workload, progress: &Progress) -> Value {
             "NewReplicaSetAvailable",
             format!("Deployment {name:?} has successfully progressed."),
         ),
-        (false, true) => (
-            "ProgressDeadlineExceeded",
-            format!("Deployment {name:?} has timed out progressing."),
-        ),
+        (false, true) => ("ProgressDeadlineExceeded", timed_out(&workload.key)),
         (false, false) if workload.paused => {
             ("DeploymentPaused", "Deployment is paused".to_owned())
         }
@@ -87,6 +84,11 @@ fn conditions(workload: &Workload, progress: &Progress) -> Value {
         condition("Available", progress.available, available),
         condition("Progressing", progress.progressing, progressing),
     ])
+}
+
+/// The message of a rollout that stopped because it made no progress.
+pub(super) fn timed_out(key: &WorkloadKey) -> String {
+    format!("Deployment {:?} has timed out progressing.", key.name)
 }
 
 fn condition(kind: &str, flag: Flag, (reason, message): (&str, String)) -> Value {

@@ -13,10 +13,12 @@ use crate::types::{Effective, Exit, Stamp, Time, Wall};
 pub(super) struct World {
     pub(super) state: NodeState,
     pub(super) now: Stamp,
+    /// The events of documents.
+    said: Vec<String>,
 }
 
 /// A document; the letter is its template.
-fn document(kind: &str, letter: char, replicas: usize, more: &str) -> String {
+pub(super) fn document(kind: &str, letter: char, replicas: usize, more: &str) -> String {
     let (name, replicas) = match kind {
         "DaemonSet" => ("web", String::new()),
         _ => ("web", format!("  replicas: {replicas}\n")),
@@ -36,7 +38,28 @@ impl World {
                 time: Time(1_000),
                 wall: Wall(0),
             },
+            said: Vec::new(),
         }
+    }
+
+    /// Another agent, which knows this of rollouts.
+    pub(super) fn restart(&mut self, kept: Vec<(WorkloadKey, super::Progress)>) {
+        let kept = serde_json::to_vec(&kept).unwrap();
+        let kept = serde_json::from_slice(&kept).unwrap();
+        self.state.workloads = super::Workloads::default().with_rollouts(kept);
+        self.state.desired = None;
+    }
+
+    /// The events of documents since the last time.
+    pub(super) fn said(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.said)
+    }
+
+    fn apply(&mut self, event: &Event) {
+        let notices = self.state.apply(event, self.now);
+        let of_documents = notices.iter().filter(|notice| notice.workload.is_some());
+        let said = of_documents.map(|n| format!("{}: {}", n.reason, n.message));
+        self.said.extend(said);
     }
 
     pub(super) fn read(&mut self, text: &str) {
@@ -52,7 +75,7 @@ impl World {
     }
 
     pub(super) fn tell(&mut self, event: Event) {
-        self.state.apply(&event, self.now);
+        self.apply(&event);
         self.work();
     }
 
@@ -60,7 +83,7 @@ impl World {
     fn work(&mut self) {
         for _ in 0..1_000 {
             if let Step::Record(event) = super::next(&self.state, self.now.time) {
-                self.state.apply(&event, self.now);
+                self.apply(&event);
                 continue;
             }
             let pods = self.state.pods.values();
@@ -79,8 +102,7 @@ impl World {
     }
 
     fn act(&mut self, action: Action) {
-        self.state
-            .apply(&Event::action_started(action.clone()), self.now);
+        self.apply(&Event::action_started(action.clone()));
         let outcome = match action {
             Action::CreateSandbox { pod } => Event::Pod {
                 uid: pod,
@@ -116,7 +138,7 @@ impl World {
                     instance: instance.clone(),
                     fact,
                 };
-                self.state.apply(&sent, self.now);
+                self.apply(&sent);
                 Event::Run {
                     instance,
                     fact: RunFact::Exited {
@@ -137,7 +159,7 @@ impl World {
             },
             other => panic!("{other:?}"),
         };
-        self.state.apply(&outcome, self.now);
+        self.apply(&outcome);
     }
 
     pub(super) fn pass(&mut self, ms: u64) {
@@ -145,7 +167,7 @@ impl World {
         self.work();
     }
 
-    fn uids(&self, letter: char) -> Vec<PodUid> {
+    pub(super) fn uids(&self, letter: char) -> Vec<PodUid> {
         let of = |uid: &&PodUid| self.letter(uid) == letter;
         let mut all: Vec<PodUid> = self.state.pods.keys().filter(of).cloned().collect();
         all.sort_by_key(|uid| self.state.pods[uid].spec.key.clone());
@@ -158,7 +180,7 @@ impl World {
     }
 
     /// Pods of this letter are ready, or not.
-    fn set_ready(&mut self, letter: char, yes: bool) {
+    pub(super) fn set_ready(&mut self, letter: char, yes: bool) {
         for uid in self.uids(letter) {
             self.set_pod_ready(&uid, yes);
         }
@@ -582,8 +604,9 @@ fn whatever_happens_to_pods_and_files_the_last_file_holds_in_the_end() {
                 }
                 1 => world.gone(),
                 2 => {
-                    // The agent starts again: how far rollouts are is not saved.
-                    world.state.workloads = super::Workloads::default();
+                    // The agent starts again; how far rollouts were may be lost.
+                    let kept = world.state.workloads.rollouts();
+                    world.restart(if dice.below(2) == 0 { kept } else { Vec::new() });
                     world.read(&file);
                 }
                 3 => {
