@@ -55,7 +55,7 @@ class Machine:
     to a disk is lost."""
 
     def __init__(self, parts, payload, folder, arch="amd64", memory_mb=None, cpus=2, root="disk", kernel="", throttle=""):
-        """`root`: `disk`, or `ram` (the initramfs), which has no disks. `kernel`: words for the kernel's command line. `throttle`: QEMU's options that make the
+        """`root`: `disk`; `squash`, which cannot be written to; or `ram` (the initramfs), which has no disks. `kernel`: words for the kernel's command line. `throttle`: QEMU's options that make the
         disk of coracle's state slow."""
         self.parts, self.payload, self.folder = Path(parts), Path(payload), Path(folder)
         self.arch = ARCHITECTURES[arch]
@@ -72,9 +72,8 @@ class Machine:
             (self.folder / log).unlink(missing_ok=True)
         # Layers over the shared parts. A power cut loses what such a disk has allocated since it was last flushed,
         # like a real disk's cache.
-        if root == "disk":
-            for name in ("root", "data", "swap"):
-                self._make(f"{name}.qcow2", "-b", self.parts / f"{name}.img", "-F", "raw")
+        for name in {"disk": ("root", "data", "swap"), "squash": ("data", "swap"), "ram": ()}[root]:
+            self._make(f"{name}.qcow2", "-b", self.parts / f"{name}.img", "-F", "raw")
 
     def _make(self, name, *arguments):
         disk = self.folder / name
@@ -89,10 +88,8 @@ class Machine:
         """Switches the machine on. `clock`: the time of the battery-backed clock, as `2030-01-01T00:00:00`."""
         assert self.qemu is None, "the machine is on"
         ours, theirs = socket.socketpair()
-        disks = {
-            "disk": [(self.folder / f"{name}.qcow2", "qcow2") for name in ("root", "data", "swap")],
-            "ram": [],
-        }[self.root]
+        own = [(self.folder / f"{name}.qcow2", "qcow2") for name in ("root", "data", "swap")]
+        disks = {"disk": own, "squash": [(self.parts / "squash.img", "raw"), *own[1:]], "ram": []}[self.root]
         drives = []
         for index, (name, kind) in enumerate([*disks, (self.payload, "raw")]):
             options = ",readonly=on" if kind == "raw" else ""
