@@ -1,5 +1,7 @@
 //! The real binary on the command line, without an agent.
 
+#[path = "cli/create.rs"]
+mod create;
 #[path = "cli/explain.rs"]
 mod explain;
 

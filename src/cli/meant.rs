@@ -14,8 +14,7 @@ use super::error::CliError;
 const COMMANDS: &[(&[&str], &str)] = &[
     (
         &[
-            "apply", "create", "replace", "patch", "set", "label", "annotate", "play", "kube",
-            "up", "deploy",
+            "apply", "replace", "patch", "set", "label", "annotate", "play", "kube", "up", "deploy",
         ],
         "write the pod's manifest to a file in `{manifests}`: it takes effect when it is saved (`coracle plan FILE` says how)",
     ),
@@ -25,7 +24,7 @@ const COMMANDS: &[(&[&str], &str)] = &[
     ),
     (
         &["expose"],
-        "write a `Service` to a file in `{manifests}`, or give the container a `hostPort`",
+        "`coracle create service nodeport NAME --tcp PORT --save`, or give the container a `hostPort`",
     ),
     (
         &["restart", "reboot"],
@@ -151,8 +150,15 @@ pub(super) fn instead(error: &clap::Error, args: &[OsString]) -> Option<CliError
     let at = words.iter().position(|found| *found == word)?;
     let before = words[..at].iter().rev().find(|word| !word.starts_with('-'));
     let hint = match (error.kind(), before.copied()) {
-        (ErrorKind::UnknownArgument, Some("run")) if !word.starts_with('-') => {
-            let hint = "to run an image, write a Pod to a file in `{manifests}`";
+        (ErrorKind::UnknownArgument, Some("create")) if ["-f", "--filename"].contains(&&*word) => {
+            let hint = "put the file into `{manifests}`: it takes effect when it is there (`coracle plan FILE` says how)";
+            let error = CliError::usage("`coracle create` makes manifests, and takes none");
+            return Some(error.hint(fill(hint, &words)));
+        }
+        (ErrorKind::UnknownArgument, Some("run"))
+            if !word.starts_with('-') || word == "--image" =>
+        {
+            let hint = "`coracle create pod NAME --image IMAGE --save` writes a manifest to `{manifests}`, which runs it";
             let error = CliError::usage("`coracle run` is the agent, and takes no image");
             return Some(error.hint(fill(hint, &words)));
         }
@@ -223,8 +229,10 @@ mod tests {
     fn foreign_commands_are_answered_with_a_hint() {
         for (line, words) in [
             ("coracle apply -f web.yaml", "a file in `/"),
-            ("coracle create -f web.yaml", "a file in `/"),
+            ("coracle create -f web.yaml", "put the file into `/"),
             ("coracle run nginx", "`coracle run` is the agent"),
+            ("coracle run web --image nginx", "`coracle create pod NAME"),
+            ("coracle run --image nginx web", "`coracle create pod NAME"),
             ("coracle edit pod web", "edit the pod's file in `/"),
             ("coracle restart web", "`coracle delete pod NAME`"),
             (
@@ -258,7 +266,7 @@ mod tests {
         for line in [
             "coracle gett",
             "coracle config pull",
-            "coracle run --image x",
+            "coracle run --imag x",
             "coracle get",
             "coracle",
         ] {

@@ -12,6 +12,7 @@ pub mod client;
 mod condition;
 mod config;
 mod cordon;
+mod create;
 mod debug;
 mod delete;
 mod describe;
@@ -134,6 +135,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Command::Uncordon(args) => cordon::uncordon(&client, &args),
         Command::Boot(args) => boot::run(&client, &args),
         Command::Shutdown(args) => shutdown::run(&client, &args),
+        Command::Create(args) => create::run(&client, &args),
         Command::Explain(args) => explain::run(&args),
         Command::Validate(args) => validate::run(&args),
         Command::Doctor(args) => doctor::run(&client, &args),

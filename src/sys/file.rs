@@ -3,9 +3,9 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use nix::fcntl::{Flock, FlockArg};
+use nix::fcntl::{AT_FDCWD, Flock, FlockArg, RenameFlags, renameat2};
 
 /// Whether a write must survive a power cut, or only appear complete to other processes (tmpfs).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,13 +18,7 @@ pub enum Durability {
 
 /// Replaces `path` by `bytes` so that a reader sees the old or the new content, never a mixture.
 pub fn replace(path: &Path, bytes: &[u8], mode: u32, durability: Durability) -> io::Result<()> {
-    let folder = path
-        .parent()
-        .ok_or_else(|| io::Error::other("the path has no folder"))?;
-    let name = path
-        .file_name()
-        .ok_or_else(|| io::Error::other("the path has no file name"))?;
-    let temp = folder.join(format!(".{}.tmp", name.to_string_lossy()));
+    let (folder, temp) = beside(path)?;
     let mut file = OpenOptions::new()
         .write(true)
         .create(true)
@@ -42,6 +36,41 @@ pub fn replace(path: &Path, bytes: &[u8], mode: u32, durability: Durability) -> 
         File::open(folder)?.sync_all()?;
     }
     Ok(())
+}
+
+/// Writes a file that is not there yet, as a whole or not at all, and so that it survives a power cut. One that is there
+/// stays as it is: [`io::ErrorKind::AlreadyExists`].
+pub fn create(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    let (folder, temp) = beside(path)?;
+    // Left by a program that was killed, maybe with another mode.
+    remove_file(&temp)?;
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(mode)
+        .open(&temp)?;
+    let written = file.write_all(bytes).and_then(|()| file.sync_data());
+    let flags = RenameFlags::RENAME_NOREPLACE;
+    let done = written.and_then(|()| Ok(renameat2(AT_FDCWD, &temp, AT_FDCWD, path, flags)?));
+    if done.is_err() {
+        remove_file(&temp)?;
+    }
+    done?;
+    File::open(folder)?.sync_all()
+}
+
+/// The folder of a file, and the name that the file has there until it is complete.
+fn beside(path: &Path) -> io::Result<(&Path, PathBuf)> {
+    let folder = path
+        .parent()
+        .ok_or_else(|| io::Error::other("the path has no folder"))?;
+    let name = path
+        .file_name()
+        .ok_or_else(|| io::Error::other("the path has no file name"))?;
+    Ok((
+        folder,
+        folder.join(format!(".{}.tmp", name.to_string_lossy())),
+    ))
 }
 
 /// The maximum of a record of coracle, of a document of the node, or of a text of the kernel.
@@ -157,6 +186,32 @@ fn take_lock(file: File) -> io::Result<Option<Flock<File>>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_new_file_is_complete_and_one_that_is_there_stays() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = std::env::temp_dir().join(format!("coracle-new-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir_all(&dir).unwrap();
+        let path = dir.join("secret.yaml");
+        // What a killed program left, for all to read.
+        fs::write(dir.join(".secret.yaml.tmp"), "half").unwrap();
+        create(&path, b"one", 0o600).unwrap();
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(
+            (mode & 0o777, read_text(&path).unwrap()),
+            (0o600, "one".to_owned())
+        );
+        let error = create(&path, b"two", 0o600).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(read_text(&path).unwrap(), "one");
+        assert_eq!(
+            fs::read_dir(&dir).unwrap().count(),
+            1,
+            "nothing is left behind"
+        );
+        fs::remove_dir_all(dir).unwrap();
+    }
 
     #[test]
     fn what_is_longer_than_its_bound_or_no_file_is_not_read() {

@@ -1,6 +1,7 @@
 //! The command line as types. Help texts are short and come with examples, like kubectl's.
 
 mod bundle;
+mod create;
 pub(super) mod flags;
 mod look;
 mod node;
@@ -13,6 +14,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::spec::PodSecurity;
 
 pub use bundle::*;
+pub use create::*;
 pub use look::*;
 pub use node::*;
 pub use pods::*;
@@ -174,6 +176,17 @@ pub enum Command {
         after_help = "For machines without systemd-logind; with --plan, shows what would be done. Pods stay stopped until the next boot.\n\nExamples:\n  coracle shutdown --plan\n  coracle shutdown && poweroff -f\n  coracle shutdown --cancel"
     )]
     Shutdown(ShutdownArgs),
+    /// Write a manifest for a pod, deployment, job, configmap, secret, service, claim …
+    #[command(
+        after_help = "Kinds: pod, deployment, statefulset, daemonset, job, cronjob, configmap, secret generic|tls|docker-registry, \
+                      service clusterip|nodeport|loadbalancer|externalname, pvc, namespace, serviceaccount, priorityclass.\n\n\
+                      Examples:\n  coracle create deployment web --image nginx:1.27 --port 80 --replicas 2 --dry-run=client -o yaml\n  \
+                      coracle create job hello --image busybox --save -- echo hello\n  \
+                      coracle create configmap app --from-file app.conf --from-literal mode=fast --save\n  \
+                      coracle create secret tls site --cert site.crt --key site.key --save\n  \
+                      coracle create service nodeport web --tcp 80:8080 -o yaml"
+    )]
+    Create(Box<CreateArgs>),
     /// Explain fields of manifests and settings: types, values, what is refused
     #[command(after_help = "Without a field, lists the kinds. Needs no agent.\n\n\
                       Examples:\n  coracle explain pod.spec.containers.livenessProbe\n  coracle explain deployment --recursive\n  \
