@@ -2,6 +2,7 @@
 //! machine sleeps, and is set again only when the next wake changes.
 
 use std::io;
+use std::time::Duration;
 
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
@@ -50,8 +51,7 @@ impl Alarm {
 
     fn set(&self, until: Time) -> io::Result<()> {
         // All zeros would switch it off.
-        let ms = i64::try_from(until.0.max(1)).unwrap_or(i64::MAX);
-        let at = TimeSpec::new(ms / 1_000, ms % 1_000 * 1_000_000);
+        let at = TimeSpec::from_duration(Duration::from_millis(until.0.max(1)));
         let flags = TimerSetTimeFlags::TFD_TIMER_ABSTIME;
         let timer: &TimerFd = self.timer.as_ref();
         Ok(timer.set(Expiration::OneShot(at), flags)?)

@@ -39,4 +39,5 @@ pub mod signals;
 pub mod tree;
 pub mod unix_socket;
 pub mod user_namespace;
+mod widths;
 pub mod xattr;

@@ -51,7 +51,7 @@ pub fn copy_as_it_is(source: &Path) -> io::Result<OwnedFd> {
 fn clone(source: &Path, depth: i32) -> io::Result<OwnedFd> {
     let path = c_string(source);
     let flags = libc::OPEN_TREE_CLONE | libc::OPEN_TREE_CLOEXEC;
-    let flags = libc::c_long::from(flags) | libc::c_long::from(depth);
+    let flags = flags | depth.cast_unsigned();
     // SAFETY: the path is terminated and lives through the call.
     let number =
         unsafe { libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, path.as_ptr(), flags) };
@@ -63,6 +63,10 @@ fn clone(source: &Path, depth: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
+#[allow(
+    clippy::useless_conversion,
+    reason = "the kernel's flags of mounts have 32 bits on 32-bit machines"
+)]
 fn copy_with(
     source: &Path,
     (read_only, spread): (ReadOnly, Spread),
@@ -74,7 +78,7 @@ fn copy_with(
         Spread::Slave => libc::MS_SLAVE,
         Spread::Shared => libc::MS_SHARED,
     };
-    set(tree.as_fd(), 0, propagation, libc::AT_RECURSIVE)?;
+    set(tree.as_fd(), 0, propagation.into(), libc::AT_RECURSIVE)?;
     match read_only {
         ReadOnly::No => {}
         ReadOnly::Top => set(tree.as_fd(), libc::MOUNT_ATTR_RDONLY, 0, 0)?,

@@ -13,7 +13,11 @@ use procfs::process::Process;
 
 use super::mount_tree;
 
-/// linux/magic.h. Not every platform's libc has it.
+/// linux/magic.h. Not every platform's libc has it; where the type is signed and has 32 bits, it is negative.
+#[allow(
+    overflowing_literals,
+    reason = "the type differs between machines, and a magic number has 32 bits"
+)]
 const RAMFS_MAGIC: FsType = FsType(0x8584_58f6);
 
 /// Whether `/` is the bottom of the mount namespace, as on an initramfs. From Linux 7 on, something lies below it.

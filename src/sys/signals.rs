@@ -5,6 +5,7 @@ use std::io;
 
 use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, signal, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::time::TimeSpec;
 
 /// Blocks `signals` for good and returns the descriptor they are read from.
 pub fn watch(signals: &[Signal]) -> io::Result<SignalFd> {
@@ -77,12 +78,9 @@ impl Drop for WithoutSigpipe {
         if !self.before.contains(Signal::SIGPIPE) {
             let mut set = SigSet::empty();
             set.add(Signal::SIGPIPE);
-            let none = libc::timespec {
-                tv_sec: 0,
-                tv_nsec: 0,
-            };
+            let none = TimeSpec::new(0, 0);
             // SAFETY: the kernel reads one set and one time, and is not asked for details. It fails if there is none.
-            unsafe { libc::sigtimedwait(set.as_ref(), std::ptr::null_mut(), &raw const none) };
+            unsafe { libc::sigtimedwait(set.as_ref(), std::ptr::null_mut(), none.as_ref()) };
         }
         let _ = self.before.thread_set_mask();
     }
