@@ -105,7 +105,9 @@ class Machine:
             *self.arch.qemu, "-accel", "tcg,thread=multi", "-smp", str(self.cpus), "-m", str(self.memory_mb),
             "-kernel", str(self.parts / "vmlinuz"), "-initrd", str(self.parts / ("ram.initrd" if self.root == "ram" else "initrd")),
             # On a busy host the emulated timer may be too late for the kernel's check that it works.
-            "-append", f"console={self.arch.console} quiet panic=-1 no_timer_check mitigations=off systemd.show_status=no" + login + words,
+            "-append", f"console={self.arch.console} quiet panic=-1 no_timer_check mitigations=off systemd.show_status=no"
+            # Nor may systemd give up what only takes long.
+            " systemd.default_device_timeout_sec=900 systemd.default_timeout_start_sec=900" + login + words,
             *drives,
             # A reset ends the process, and `reboot` starts it again: QEMU's own reset sometimes hangs.
             "-no-reboot",
