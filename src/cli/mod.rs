@@ -11,6 +11,7 @@ mod bundle_create;
 pub mod client;
 mod condition;
 mod config;
+mod convert;
 mod cordon;
 mod create;
 mod debug;
@@ -138,6 +139,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Command::Create(args) => create::run(&client, &args),
         Command::Explain(args) => explain::run(&args),
         Command::Validate(args) => validate::run(&args),
+        Command::Convert(args) => convert::run(&args),
         Command::Doctor(args) => doctor::run(&client, &args),
         Command::Fsck(args) => fsck::run(&client, &args),
         Command::Install(args) => install::run(&args),

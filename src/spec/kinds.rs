@@ -198,8 +198,7 @@ pub(super) fn nameless(value: &Value, path: &Path<'_>, report: &Report) {
         lists.any(|list| matches!(list, Some(Value::List(_))))
     };
     if let Some(services) = compose(value) {
-        let hint = "write a document with `apiVersion: v1`, `kind: Pod` and a `metadata.name`, and each of these services \
-                    as one of its `spec.containers`";
+        let hint = "`coracle convert FILE` makes manifests of it";
         let at = services.map_or(*path, |key| path.field(key));
         let message = "this is a compose file, not a Kubernetes manifest";
         report.error_hint(&at, message, hint.to_owned());

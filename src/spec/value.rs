@@ -9,7 +9,7 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, EnumAccess, Error, MapAccess, SeqAccess, Visitor};
 use serde::ser::{Serialize, Serializer};
 
-/// Limit of values in one file; an alias counts each time it is used.
+/// Limit of values in one file; an alias counts each time it is used, a long text as several.
 pub(crate) const MAX_VALUES: usize = 1_000_000;
 
 /// A value.
@@ -93,18 +93,29 @@ pub(crate) struct Reader<'b> {
     pub(crate) left: &'b Cell<usize>,
 }
 
-impl<'de> DeserializeSeed<'de> for Reader<'_> {
-    type Value = Value;
+/// Bytes of text that count as one value: an alias of a long text is a copy of it.
+const TEXT_BYTES: usize = 64;
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
-        match self.left.get().checked_sub(1) {
+impl Reader<'_> {
+    /// Counts down.
+    fn spend<E: Error>(self, values: usize) -> Result<(), E> {
+        match self.left.get().checked_sub(values) {
             Some(left) => self.left.set(left),
             None => {
-                return Err(D::Error::custom(format!(
+                return Err(E::custom(format!(
                     "more than {MAX_VALUES} values in one file (are there aliases of aliases?)"
                 )));
             }
         }
+        Ok(())
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Reader<'_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        self.spend(1)?;
         deserializer.deserialize_any(self)
     }
 }
@@ -150,11 +161,13 @@ impl<'de> Visitor<'de> for Reader<'_> {
         Ok(Value::Float(v))
     }
 
-    fn visit_str<E>(self, v: &str) -> Result<Value, E> {
+    fn visit_str<E: Error>(self, v: &str) -> Result<Value, E> {
+        self.spend(v.len() / TEXT_BYTES)?;
         Ok(Value::String(v.to_owned()))
     }
 
-    fn visit_string<E>(self, v: String) -> Result<Value, E> {
+    fn visit_string<E: Error>(self, v: String) -> Result<Value, E> {
+        self.spend(v.len() / TEXT_BYTES)?;
         Ok(Value::String(v))
     }
 
@@ -208,4 +221,22 @@ fn merge(entries: &mut Vec<(String, Value)>, merged: Vec<Value>) -> Result<(), &
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::spec::parse::parse;
+
+    #[test]
+    fn aliases_of_a_long_text_do_not_grow_without_a_bound() {
+        let text = "x".repeat(1 << 20);
+        let aliases = |count| format!("a: &a {text}\nb: [{}]", "*a, ".repeat(count));
+        assert!(parse(&aliases(50)).is_ok());
+        let problem = parse(&aliases(100)).expect_err("100 MiB");
+        assert!(
+            problem.message.contains("more than 1000000 values"),
+            "{}",
+            problem.message
+        );
+    }
 }

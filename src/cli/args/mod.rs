@@ -1,6 +1,7 @@
 //! The command line as types. Help texts are short and come with examples, like kubectl's.
 
 mod bundle;
+mod convert;
 mod create;
 pub(super) mod flags;
 mod look;
@@ -14,6 +15,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::spec::PodSecurity;
 
 pub use bundle::*;
+pub use convert::*;
 pub use create::*;
 pub use look::*;
 pub use node::*;
@@ -197,6 +199,13 @@ pub enum Command {
         after_help = "Examples:\n  coracle validate web.yaml\n  cat web.yaml | coracle validate -"
     )]
     Validate(ValidateArgs),
+    /// Write manifests from a compose file, quadlet units or a `docker run` line
+    #[command(
+        after_help = "What cannot be carried over is a comment at its place, and a line on the standard error (coracle help migrate).\n\n\
+                      Examples:\n  coracle convert compose.yaml -o /etc/coracle/manifests\n  coracle convert /etc/containers/systemd/*.*\n  \
+                      coracle convert -- docker run -d --name web -p 8080:80 nginx:1.27"
+    )]
+    Convert(ConvertArgs),
     /// Show what saving these manifests in the manifest directory would change
     #[command(
         after_help = "Exit code: 0 if nothing would change, 1 if something would, 2 on error.\n\n\

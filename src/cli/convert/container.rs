@@ -1,0 +1,541 @@
+//! A service as a container, and what it asks of its pod.
+
+use super::env::environment;
+use super::health::probes;
+use super::mounts::mounts;
+use super::ports::ports;
+use super::tree::{
+    Entries, entries, is_on, items, map, number, pairs, scalar, scalars, set, text, texts,
+};
+use super::words::{literal, object_name, seconds, size, split};
+use super::work::{Pod, Work};
+use crate::spec::StopSignalName;
+use crate::spec::value::Value;
+
+/// Keys that are carried over here or elsewhere, or that mean nothing to a pod.
+const KNOWN: &str = " annotations attach build cap_add cap_drop command configs container_name cpu_count cpu_period \
+    cpu_quota cpus depends_on deploy develop devices dns dns_opt dns_search domainname entrypoint env_file environment \
+    expose extends extra_hosts group_add healthcheck hostname image init ipc labels links mem_limit mem_reservation \
+    network_mode networks pid ports privileged profiles pull_policy read_only restart secrets security_opt shm_size \
+    stdin_open stop_grace_period stop_signal sysctls tmpfs tty user volumes working_dir post_start pre_stop scale ";
+
+/// Keys that are not carried over, and why or what to do instead.
+const INSTEAD: &[(&str, &str)] = &[
+    (
+        "ulimits",
+        "containers have the limits of the agent's service",
+    ),
+    (
+        "pids_limit",
+        "the setting `podPidsLimit` holds for all pods",
+    ),
+    (
+        "logging",
+        "the settings `containerLogMaxSize` and `containerLogMaxFiles` hold for all pods",
+    ),
+    ("gpus", "name the device by CDI (coracle help devices)"),
+    (
+        "platform",
+        "a pod has images for its machine's architecture",
+    ),
+    (
+        "userns_mode",
+        "`hostUsers: false` gives a pod users of its own (coracle help security)",
+    ),
+    ("volumes_from", "name the volumes here, too"),
+    ("runtime", "there is only one runtime"),
+    ("mac_address", "pods have addresses of their own"),
+    (
+        "external_links",
+        "pods find each other by the names of Services",
+    ),
+    ("use_api_socket", "there is no Docker to talk to"),
+];
+
+/// The container of a service.
+pub(super) fn container(work: &Work<'_>, service: &Value, name: &str, pod: &mut Pod) -> Value {
+    let mut all = vec![("name".to_owned(), text(name))];
+    image(work, service, &mut all);
+    program(work, service, &mut all);
+    environment(work, service, &mut all);
+    let unpublished = match scalar(service, "network_mode").as_deref() {
+        Some("host") => Some("the pod has the node's network"),
+        Some(mode) if mode.contains(':') => {
+            Some("the first container of the pod publishes its ports")
+        }
+        _ => None,
+    };
+    let list = |all: &mut Entries, key: &str, items: Vec<Value>| {
+        if !items.is_empty() {
+            set(all, key, Value::List(items));
+        }
+    };
+    list(&mut all, "ports", ports(work, service, unpublished));
+    resources(work, service, &mut all);
+    list(&mut all, "volumeMounts", mounts(work, service, pod));
+    probes(work, service, &mut all);
+    lifecycle(work, service, pod, &mut all);
+    security(work, service, pod, &mut all);
+    for (key, field) in [("tty", "tty"), ("stdin_open", "stdin")] {
+        if is_on(service, key) {
+            set(&mut all, field, Value::Bool(true));
+        }
+    }
+    for (key, _) in entries(Some(service)) {
+        if key.starts_with("x-") || KNOWN.contains(&format!(" {key} ")) {
+            continue;
+        }
+        let why = INSTEAD.iter().find(|(known, _)| known == key);
+        let why = why.map(|(_, why)| format!(": {why}")).unwrap_or_default();
+        all.push(work.lost_entry(&format!("{key}{why}")));
+    }
+    devices(work, service, name, pod, &mut all);
+    network(work, service, pod);
+    labels(work, service, pod);
+    Value::Map(all)
+}
+
+fn image(work: &Work<'_>, service: &Value, all: &mut Entries) {
+    let given = scalar(service, "image");
+    if service.get("build").is_some() {
+        let what = "build: images are not built here; build it, then `docker save IMAGE | coracle image import -`";
+        all.push(work.lost_entry(what));
+    }
+    let image = given.unwrap_or_else(|| {
+        let source = work.shared.source;
+        let folder = source.folder.rsplit('/').next().unwrap_or_default();
+        let project = work.shared.project.name.as_deref().unwrap_or(folder);
+        let name = object_name(work.service);
+        format!("{}-{name}", object_name(project))
+    });
+    let last = image.rsplit('/').next().unwrap_or_default();
+    let moves = !last.contains('@') && last.split_once(':').is_none_or(|(_, tag)| tag == "latest");
+    set(all, "image", text(image));
+    let policy = match scalar(service, "pull_policy").as_deref() {
+        Some("always") => Some("Always"),
+        Some("never") => Some("Never"),
+        Some("missing" | "if_not_present" | "build") | None => moves.then_some("IfNotPresent"),
+        Some(other) => {
+            all.push(work.lost_entry(&format!("pull_policy: {other}")));
+            None
+        }
+    };
+    if let Some(policy) = policy {
+        set(all, "imagePullPolicy", text(policy));
+    }
+}
+
+/// Command and arguments: compose splits a string as a shell does, without one.
+fn program(work: &Work<'_>, service: &Value, all: &mut Entries) {
+    let mut words = |key: &str| match service.get(key) {
+        None | Some(Value::Null) => None,
+        Some(list @ Value::List(_)) => Some(scalars(Some(list))),
+        Some(single) => match split(&single.scalar_text().unwrap_or_default()) {
+            Ok(words) => Some(words),
+            Err(why) => {
+                all.push(work.lost_entry(&format!("{key}: {why}")));
+                None
+            }
+        },
+    };
+    let (entrypoint, command) = (words("entrypoint"), words("command"));
+    let literally = |words: Vec<String>| texts(words.iter().map(|word| literal(word)));
+    let (command, args) = match (entrypoint, command) {
+        // An empty entrypoint makes the command the program.
+        (Some(none), command) if none.is_empty() => (command, None),
+        (entrypoint, command) => (entrypoint, command),
+    };
+    for (field, words) in [("command", command), ("args", args)] {
+        if let Some(words) = words.filter(|words| !words.is_empty()) {
+            set(all, field, literally(words));
+        }
+    }
+    if let Some(directory) = scalar(service, "working_dir") {
+        set(all, "workingDir", text(directory));
+    }
+}
+
+fn resources(work: &Work<'_>, service: &Value, all: &mut Entries) {
+    let deploy = service.get("deploy").unwrap_or(&Value::Null);
+    let of = |kind: &str, field: &str| {
+        let resources = deploy.get("resources")?;
+        scalar(resources.get(kind)?, field)
+    };
+    let quota = || {
+        let quota: f64 = scalar(service, "cpu_quota")?.parse().ok()?;
+        let period = scalar(service, "cpu_period").and_then(|p| p.parse::<f64>().ok());
+        Some((quota / period.unwrap_or(100_000.0)).to_string())
+    };
+    let mut lost = Vec::new();
+    let mut read = |what: &str, given: Option<String>, by: fn(&str) -> Option<String>| {
+        let given = given?;
+        let read = by(&given);
+        if read.is_none() {
+            lost.push(format!("{what}: {given}"));
+        }
+        read
+    };
+    let cpu = read(
+        "cpus",
+        of("limits", "cpus")
+            .or_else(|| scalar(service, "cpus"))
+            .or_else(quota),
+        millis,
+    );
+    let memory = of("limits", "memory").or_else(|| scalar(service, "mem_limit"));
+    let memory = read("mem_limit", memory, size);
+    let wanted_cpu = read("cpus", of("reservations", "cpus"), millis);
+    let wanted = of("reservations", "memory").or_else(|| scalar(service, "mem_reservation"));
+    let wanted_memory = read("mem_reservation", wanted, size);
+    // Without a request, a limit would also be what is kept free for the pod: compose reserves nothing for it.
+    let nothing = |limit: &Option<String>| limit.is_some().then(|| "0".to_owned());
+    let requests = [
+        ("cpu", wanted_cpu.or_else(|| nothing(&cpu))),
+        ("memory", wanted_memory.or_else(|| nothing(&memory))),
+    ];
+    let mut resources = Entries::new();
+    for (key, values) in [
+        ("limits", [("cpu", cpu), ("memory", memory)]),
+        ("requests", requests),
+    ] {
+        let values = values
+            .into_iter()
+            .filter_map(|(name, v)| Some((name.to_owned(), text(v?))));
+        let values: Entries = values.collect();
+        if !values.is_empty() {
+            set(&mut resources, key, Value::Map(values));
+        }
+    }
+    if !resources.is_empty() {
+        set(all, "resources", Value::Map(resources));
+    }
+    if of("limits", "pids").is_some() {
+        lost.push("pids: the setting `podPidsLimit` holds for all pods".to_owned());
+    }
+    let reserved = deploy.get("resources").and_then(|r| r.get("reservations"));
+    if reserved.is_some_and(|r| r.get("devices").is_some() || r.get("generic_resources").is_some())
+    {
+        lost.push("devices: name the device by CDI (coracle help devices)".to_owned());
+    }
+    let replicas = scalar(deploy, "replicas").or_else(|| scalar(service, "scale"));
+    if replicas.is_some_and(|number| number != "1") {
+        lost.push("replicas: make it a Deployment (coracle help workloads)".to_owned());
+    }
+    for key in [
+        "update_config",
+        "rollback_config",
+        "placement",
+        "mode",
+        "endpoint_mode",
+    ] {
+        if deploy.get(key).is_some_and(|v| *v != text("replicated")) {
+            lost.push(format!("deploy.{key}"));
+        }
+    }
+    all.extend(lost.iter().map(|what| work.lost_entry(what)));
+}
+
+fn millis(text: &str) -> Option<String> {
+    let cores: f64 = text.trim().parse().ok()?;
+    let valid = cores > 0.0 && cores < 10_000.0;
+    valid.then(|| format!("{:.0}m", (cores * 1000.0).ceil()))
+}
+
+fn lifecycle(work: &Work<'_>, service: &Value, pod: &mut Pod, all: &mut Entries) {
+    let mut hooks = Entries::new();
+    for (key, field) in [("post_start", "postStart"), ("pre_stop", "preStop")] {
+        let given = items(service.get(key));
+        if let Some(hook) = given.first() {
+            let command = match hook.get("command") {
+                Some(Value::String(line)) => split(line).unwrap_or_default(),
+                list => scalars(list),
+            };
+            let exec = map([("exec", map([("command", texts(command))]))]);
+            set(&mut hooks, field, exec);
+        }
+        if given.len() > 1 {
+            all.push(work.lost_entry(&format!("{key}: only one program can be run")));
+        }
+    }
+    if let Some(signal) = scalar(service, "stop_signal") {
+        let signal = signal.to_uppercase();
+        let signal = match signal.strip_prefix("SIG") {
+            Some(_) => signal,
+            None => format!("SIG{signal}"),
+        };
+        if StopSignalName::parse(&signal).is_some() {
+            set(&mut hooks, "stopSignal", text(signal));
+            pod.share(work, "os", map([("name", text("linux"))]));
+        } else {
+            all.push(work.lost_entry(&format!("stop_signal: {signal}")));
+        }
+    }
+    if !hooks.is_empty() {
+        set(all, "lifecycle", Value::Map(hooks));
+    }
+    if let Some(grace) = scalar(service, "stop_grace_period").and_then(|g| seconds(&g)) {
+        pod.share(work, "terminationGracePeriodSeconds", number(grace));
+    }
+}
+
+fn security(work: &Work<'_>, service: &Value, pod: &mut Pod, all: &mut Entries) {
+    let mut context = Entries::new();
+    let privileged = is_on(service, "privileged");
+    if privileged {
+        set(&mut context, "privileged", Value::Bool(true));
+    }
+    if let Some(user) = scalar(service, "user").filter(|user| !user.is_empty()) {
+        let (user, group) = match user.split_once(':') {
+            Some((user, group)) => (user.to_owned(), Some(group.to_owned())),
+            None => (user, None),
+        };
+        for (field, id) in [("runAsUser", Some(user)), ("runAsGroup", group)] {
+            match id.as_deref().map(|id| (id, id.parse::<i32>())) {
+                Some((_, Ok(id))) => set(&mut context, field, number(id)),
+                Some((name, Err(_))) => {
+                    let what = format!("user: `{name}` is a name; set `{field}` to its number");
+                    context.push(work.lost_entry(&what));
+                }
+                None => {}
+            }
+        }
+    }
+    if is_on(service, "read_only") {
+        set(&mut context, "readOnlyRootFilesystem", Value::Bool(true));
+    }
+    let capabilities = |key: &str| {
+        let names = scalars(service.get(key)).into_iter().map(|name| {
+            let name = name.to_uppercase();
+            name.strip_prefix("CAP_").unwrap_or(&name).to_owned()
+        });
+        names.collect::<Vec<_>>()
+    };
+    let mut both = Entries::new();
+    for (key, field) in [("cap_add", "add"), ("cap_drop", "drop")] {
+        let names = capabilities(key);
+        if !names.is_empty() {
+            set(&mut both, field, texts(names));
+        }
+    }
+    let keeps = privileged
+        || capabilities("cap_add")
+            .iter()
+            .any(|name| name == "SYS_ADMIN");
+    if !both.is_empty() {
+        set(&mut context, "capabilities", Value::Map(both));
+    }
+    for option in scalars(service.get("security_opt")) {
+        let kind = |kind: &str| map([("type", text(kind))]);
+        match &*option.replace('=', ":") {
+            "no-new-privileges" | "no-new-privileges:true" if !keeps => {
+                set(&mut context, "allowPrivilegeEscalation", Value::Bool(false));
+            }
+            "seccomp:unconfined" => set(&mut context, "seccompProfile", kind("Unconfined")),
+            "apparmor:unconfined" => set(&mut context, "appArmorProfile", kind("Unconfined")),
+            // There are no SELinux labels.
+            "label:disable" | "no-new-privileges:false" => {}
+            _ => context.push(work.lost_entry(&format!("security_opt: {option}"))),
+        }
+    }
+    if !context.is_empty() {
+        set(all, "securityContext", Value::Map(context));
+    }
+    of_pod(work, service, pod);
+}
+
+/// What is a matter of the whole pod.
+fn of_pod(work: &Work<'_>, service: &Value, pod: &mut Pod) {
+    let mut groups = Vec::new();
+    for group in scalars(service.get("group_add")) {
+        match group.parse::<i32>() {
+            Ok(id) => groups.push(number(id)),
+            Err(_) => {
+                let what = format!(
+                    "group_add: `{group}` is a name; add its number to `supplementalGroups`"
+                );
+                pod.security.push(work.lost_entry(&what));
+            }
+        }
+    }
+    if !groups.is_empty() {
+        set(&mut pod.security, "supplementalGroups", Value::List(groups));
+    }
+    let sysctls = pairs(service.get("sysctls")).into_iter();
+    let sysctls = sysctls.map(|(name, value)| {
+        map([
+            ("name", text(name)),
+            ("value", text(value.unwrap_or_default())),
+        ])
+    });
+    let sysctls: Vec<Value> = sysctls.collect();
+    if !sysctls.is_empty() {
+        set(&mut pod.security, "sysctls", Value::List(sysctls));
+    }
+    // The pod's pause process is its init then, and reaps what is left over.
+    if is_on(service, "init") {
+        pod.share(work, "shareProcessNamespace", Value::Bool(true));
+    }
+    for (key, field) in [("pid", "hostPID"), ("ipc", "hostIPC")] {
+        match scalar(service, key).as_deref() {
+            None | Some("" | "private") => {}
+            Some("host") => pod.share(work, field, Value::Bool(true)),
+            Some(other) if key == "pid" && other.starts_with("service:") => {
+                pod.share(work, "shareProcessNamespace", Value::Bool(true));
+            }
+            Some("shareable") => {}
+            Some(other) => {
+                let what = format!("{key}: {other}: containers of one pod share it");
+                pod.spec.push(work.lost_entry(&what));
+            }
+        }
+    }
+}
+
+/// The annotation that asks for devices. Docker takes a directory for all devices in it.
+fn devices(work: &Work<'_>, service: &Value, name: &str, pod: &mut Pod, all: &mut Entries) {
+    const FOLDERS: [(&str, &str); 4] = [
+        ("/dev/snd", "/dev/snd/*:/dev/snd/"),
+        ("/dev/dri", "/dev/dri/*:/dev/dri/"),
+        ("/dev/input", "/dev/input/event*:/dev/input/"),
+        ("/dev/bus/usb", "/dev/bus/usb/*/*:/dev/bus/usb/"),
+    ];
+    let mut wanted = Vec::new();
+    for item in items(service.get("devices")) {
+        let written = item.scalar_text().unwrap_or_else(|| {
+            let part = |key: &str| scalar(item, key).unwrap_or_default();
+            format!(
+                "{}:{}:{}",
+                part("source"),
+                part("target"),
+                part("permissions")
+            )
+        });
+        let bare = written.trim_end_matches(':').replace("::", ":");
+        let source = bare
+            .split(':')
+            .next()
+            .unwrap_or_default()
+            .trim_end_matches('/');
+        let folder = FOLDERS.iter().find(|(folder, _)| *folder == source);
+        match folder {
+            Some((_, entry)) => wanted.push((*entry).to_owned()),
+            None if source.starts_with("/dev/") && !bare.contains([',', '\n', '*', '?', '[']) => {
+                wanted.push(bare);
+            }
+            None if source.contains('=') => wanted.push(source.to_owned()),
+            None => all.push(work.lost_entry(&format!("devices: {bare}"))),
+        }
+    }
+    if !wanted.is_empty() {
+        let key = format!("devices.coracle.dev/{name}");
+        set(&mut pod.annotations, &key, text(wanted.join(", ")));
+    }
+}
+
+fn network(work: &Work<'_>, service: &Value, pod: &mut Pod) {
+    match scalar(service, "network_mode").as_deref() {
+        Some("host") => pod.share(work, "hostNetwork", Value::Bool(true)),
+        None | Some("bridge" | "default" | "") => {}
+        Some(other) if other.starts_with("service:") || other.starts_with("container:") => {}
+        Some(other) => pod
+            .spec
+            .push(work.lost_entry(&format!("network_mode: {other}"))),
+    }
+    if let Some(host) = scalar(service, "hostname") {
+        let name = object_name(&host);
+        match name == host {
+            true => pod.share(work, "hostname", text(host)),
+            false => pod.spec.push(work.lost_entry(&format!("hostname: {host}"))),
+        }
+    }
+    if scalar(service, "domainname").is_some() {
+        pod.spec.push(work.lost_entry("domainname"));
+    }
+    hosts(work, service, pod);
+    let mut dns = Entries::new();
+    for (key, field) in [("dns", "nameservers"), ("dns_search", "searches")] {
+        let words = scalars(service.get(key));
+        if !words.is_empty() {
+            set(&mut dns, field, texts(words));
+        }
+    }
+    let options = scalars(service.get("dns_opt"));
+    if !options.is_empty() {
+        let option = |word: &String| match word.split_once(':') {
+            Some((name, value)) => map([("name", text(name)), ("value", text(value))]),
+            None => map([("name", text(&**word))]),
+        };
+        set(
+            &mut dns,
+            "options",
+            Value::List(options.iter().map(option).collect()),
+        );
+    }
+    if !dns.is_empty() {
+        pod.share(work, "dnsConfig", Value::Map(dns));
+    }
+}
+
+/// `extra_hosts` as host aliases; the address of the host is not known here.
+fn hosts(work: &Work<'_>, service: &Value, pod: &mut Pod) {
+    let mut aliases: Vec<Value> = Vec::new();
+    let given = match service.get("extra_hosts") {
+        map @ Some(Value::Map(_)) => {
+            let pairs = pairs(map).into_iter();
+            pairs
+                .map(|(name, ip)| format!("{name}={}", ip.unwrap_or_default()))
+                .collect()
+        }
+        list => scalars(list),
+    };
+    for entry in given {
+        let (name, ip) = entry
+            .split_once('=')
+            .or_else(|| entry.split_once(':'))
+            .unwrap_or((&entry, ""));
+        let ip = ip.trim_start_matches('[').trim_end_matches(']');
+        match ip.parse::<std::net::IpAddr>() {
+            Ok(_) => aliases.push(map([
+                ("ip", text(ip)),
+                ("hostnames", texts([name.to_owned()])),
+            ])),
+            Err(_) => {
+                let what = format!("extra_hosts: {entry}: only addresses can be given");
+                aliases.push(work.lost(&what));
+            }
+        }
+    }
+    if !aliases.is_empty() {
+        pod.share(work, "hostAliases", Value::List(aliases));
+    }
+}
+
+/// Labels and annotations: labels of compose may hold any text, as annotations of Kubernetes may.
+fn labels(work: &Work<'_>, service: &Value, pod: &mut Pod) {
+    let part = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    let mut traefik = false;
+    for list in ["labels", "annotations"] {
+        for (key, value) in pairs(service.get(list)) {
+            let (prefix, name) = key.split_once('/').unwrap_or(("", &key));
+            let edge = |c: char| c.is_ascii_alphanumeric();
+            let valid = name.len() <= 63
+                && name.chars().all(part)
+                && name.starts_with(edge)
+                && name.ends_with(edge);
+            let prefix_valid = prefix
+                .chars()
+                .all(|c| part(c) && !c.is_ascii_uppercase() && c != '_');
+            traefik |= key.starts_with("traefik.");
+            if valid && prefix_valid && !key.starts_with("coracle.dev/") && prefix.len() < 200 {
+                set(&mut pod.annotations, &key, text(value.unwrap_or_default()));
+            } else {
+                pod.annotations
+                    .push(work.lost_entry(&format!("label {key}")));
+            }
+        }
+    }
+    if traefik {
+        let what = "labels: traefik asks Docker for them; give it a file with its routes";
+        pod.annotations.push(work.lost_entry(what));
+    }
+}

@@ -1,0 +1,307 @@
+//! Projects in `tests/fixtures/convert`, one a folder, and what they are converted to: `expected.yaml` and the remarks in
+//! `expected.remarks`. `UPDATE_GOLDEN=1` writes them again.
+
+use std::fs;
+use std::path::PathBuf;
+
+use super::*;
+
+fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/convert")
+}
+
+/// Converts texts, with the files of a folder beside them.
+fn converted(
+    given: &Given,
+    folder: &Path,
+    profiles: &[String],
+) -> std::result::Result<Output, String> {
+    let read = |path: &str| {
+        let name = Path::new(path);
+        let found = fs::read(folder.join(name));
+        found.map_err(|_| format!("`{path}`: not there"))
+    };
+    let variables = fs::read_to_string(folder.join(".env")).unwrap_or_default();
+    let variables = interpolate::env_file(&variables, &|_| None).unwrap();
+    let variable = |name: &str| {
+        let found = variables.iter().rev().find(|(n, _)| n == name);
+        found.map(|(_, value)| value.clone())
+    };
+    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+    let source = Source {
+        read: &read,
+        variable: &variable,
+        folder: &format!("/srv/{name}"),
+        profiles,
+    };
+    convert(given, &source, None, None)
+}
+
+/// Converts one text.
+fn compose(text: &str) -> std::result::Result<Output, String> {
+    let files = vec![("compose.yaml".to_owned(), text.to_owned())];
+    converted(&Given::Files(files), &fixtures().join("none"), &[])
+}
+
+/// The manifests of a text, which are valid.
+fn yaml(text: &str) -> String {
+    let output = compose(text).unwrap_or_else(|why| panic!("{why}\n{text}"));
+    whole(&output)
+}
+
+fn line(words: &str) -> std::result::Result<String, String> {
+    let words = words::split(words).unwrap();
+    let output = converted(&Given::Line(words), &fixtures().join("none"), &[])?;
+    Ok(whole(&output))
+}
+
+fn whole(output: &Output) -> String {
+    let texts = output.texts();
+    let texts: Vec<&str> = texts.iter().map(|(_, text)| &**text).collect();
+    let whole = texts.join("---\n");
+    let report = validate::validate_bytes("converted", whole.as_bytes());
+    assert!(report.errors.is_empty(), "{:#?}\n{whole}", report.errors);
+    for remark in &output.remarks {
+        assert!(
+            whole.contains(remark)
+                || remark.contains(": the name ")
+                || remark.contains("a fixed address"),
+            "{remark}\n{whole}"
+        );
+    }
+    whole
+}
+
+#[test]
+fn projects_become_the_manifests_beside_them_and_these_are_valid() {
+    let mut differences = String::new();
+    let mut count = 0;
+    for entry in fs::read_dir(fixtures()).unwrap() {
+        let folder = entry.unwrap().path();
+        let mut files = Vec::new();
+        for file in fs::read_dir(&folder).unwrap() {
+            let path = file.unwrap().path();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            let ending = name.rsplit('.').next().unwrap_or_default();
+            if name.starts_with("compose") || name == "line" || quadlet::KINDS.contains(&ending) {
+                files.push((name, fs::read_to_string(path).unwrap()));
+            }
+        }
+        files.sort();
+        let output = converted(&Given::Files(files), &folder, &[]);
+        let output = output.unwrap_or_else(|why| panic!("{}: {why}", folder.display()));
+        let remarks: String = output.remarks.iter().map(|r| format!("{r}\n")).collect();
+        let yaml = whole(&output);
+        for (name, actual) in [("expected.yaml", yaml), ("expected.remarks", remarks)] {
+            let path = folder.join(name);
+            if std::env::var_os("UPDATE_GOLDEN").is_some() {
+                fs::write(&path, &actual).unwrap();
+            }
+            let expected = fs::read_to_string(&path).unwrap_or_default();
+            if expected != actual {
+                differences += &format!("--- {}\n{actual}\n", path.display());
+            }
+        }
+        count += 1;
+    }
+    assert!(count >= 10, "only {count} projects");
+    assert!(differences.is_empty(), "{differences}");
+}
+
+#[test]
+fn what_compose_refuses_is_refused() {
+    for (text, expected) in [
+        ("", "it has no `services`"),
+        ("services: {}", "it has no `services`"),
+        ("services: [a]", "it has no `services`"),
+        ("a: b", "it has no `services`"),
+        (
+            "services:\n  a: {image: '${X:?needed}'}",
+            "`X` is not set: needed",
+        ),
+        ("services:\n  a: {image: '${X'}", "without `}`"),
+        (
+            "services:\n  a: {extends: b}\n  b: {extends: a}",
+            "without an end",
+        ),
+        ("services:\n  a: {extends: b}", "`b` does not exist"),
+        ("services:\n\ta: b", "a tab"),
+    ] {
+        let error = compose(text).err().unwrap_or_else(|| panic!("{text}"));
+        assert!(error.contains(expected), "{text}: {error}");
+    }
+    let many: String = (0..201)
+        .map(|n| format!("  s{n}: {{image: x}}\n"))
+        .collect();
+    let error = compose(&format!("services:\n{many}")).err();
+    assert_eq!(error.as_deref(), Some("more than 200 services"));
+    let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+    for n in 1..12 {
+        let before = format!("*a{}, ", n - 1).repeat(10);
+        bomb += &format!("a{n}: &a{n} [{before}]\n");
+    }
+    assert!(
+        compose(&format!(
+            "{bomb}services: {{a: {{image: x, command: *a11}}}}"
+        ))
+        .is_err()
+    );
+}
+
+#[test]
+fn services_of_any_shape_end_in_manifests_or_in_an_error() {
+    let keys = "image command entrypoint environment env_file ports expose volumes tmpfs shm_size secrets configs \
+                healthcheck depends_on restart deploy mem_limit cpus devices cap_add user group_add sysctls hostname \
+                extra_hosts dns network_mode networks labels stop_signal stop_grace_period init profiles extends build \
+                links security_opt pid ipc post_start pull_policy working_dir container_name";
+    let values = [
+        "null",
+        "''",
+        "' '",
+        "x",
+        "-1",
+        "1.5",
+        "true",
+        "[]",
+        "{}",
+        "[null]",
+        "[[]]",
+        "[{}]",
+        "{a: b}",
+        "{a: null}",
+        "{a: {b: c}}",
+        "[a]",
+        "['a:b']",
+        "['a:b:c:d']",
+        "[':']",
+        "['/']",
+        "['/:/']",
+        "['=']",
+        "[a, a]",
+        "'a\tb'",
+        "[\"a\\nb: c\"]",
+        "\"\\x01\"",
+        "ü",
+        "99999999999999999999",
+        "{test: x, interval: -1}",
+        "{source: /a, target: b}",
+        "[{source: a, target: /b}]",
+        "['65535-65536:1']",
+        "['1-65535:1-65535']",
+        "{condition: x}",
+        "service:a",
+        "'a: b'",
+    ];
+    for key in keys.split_whitespace() {
+        for value in values {
+            let text = format!("services:\n  a:\n    image: x\n    {key}: {value}\n").replace(
+                if key == "image" {
+                    "    image: x\n"
+                } else {
+                    "\0"
+                },
+                "",
+            );
+            if let Ok(output) = compose(&text) {
+                let texts = output.texts();
+                let texts: Vec<&str> = texts.iter().map(|(_, text)| &**text).collect();
+                let whole = texts.join("---\n");
+                let parsed = crate::spec::parse::parse(&whole);
+                assert!(parsed.is_ok(), "{text}\n{whole}\n{parsed:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_command_becomes_a_pod() {
+    let pod =
+        line("docker run -dit -p 80:80 --name=web -e 'A=$(x)' --gpus all nginx:1 sh -c 'a $$ b'")
+            .unwrap();
+    let expected = r##"apiVersion: v1
+kind: Pod
+metadata:
+  name: web
+  labels:
+    app: web
+spec:
+  restartPolicy: Never
+  # no `restart` is set, so it runs once after each boot; Always keeps it running
+  containers:
+  - name: web
+    image: nginx:1
+    args:
+    - sh
+    - -c
+    - "a $$$ b"
+    env:
+    - name: A
+      value: "$$(x)"
+    ports:
+    - containerPort: 80
+      hostPort: 80
+    tty: true
+    stdin: true
+    # run: web: not carried over: gpus: name the device by CDI (coracle help devices)
+"##;
+    assert_eq!(pod, expected);
+    for (words, expected) in [
+        ("docker run", "names no image"),
+        ("docker run -d", "names no image"),
+        ("docker run -p", "`-p` needs a value"),
+        ("docker run --new x", "unknown option `--new`"),
+        ("docker ps", "there is nothing"),
+    ] {
+        let error = line(words).err().unwrap_or_else(|| panic!("{words}"));
+        assert!(error.contains(expected), "{words}: {error}");
+    }
+}
+
+#[test]
+fn files_override_each_other_as_in_compose() {
+    let files = [
+        (
+            "compose.yaml",
+            "services: {a: {image: x, ports: ['80:80'], environment: [A=1, B=1], command: [a], volumes: ['/a:/data']}}",
+        ),
+        (
+            "compose.override.yaml",
+            "services: {a: {image: y, ports: ['81:81'], environment: {B: 2}, command: [b], volumes: ['/b:/data']}}",
+        ),
+    ];
+    let files = files
+        .map(|(name, text)| (name.to_owned(), text.to_owned()))
+        .to_vec();
+    let output = converted(&Given::Files(files), &fixtures().join("none"), &[]).unwrap();
+    let text = whole(&output);
+    for part in [
+        "image: \"y\"",
+        "hostPort: 80",
+        "hostPort: 81",
+        "name: A\n      value: \"1\"",
+        "name: B\n      value: \"2\"",
+        "- b\n",
+        "path: /b\n",
+    ] {
+        assert!(text.contains(part), "{part}\n{text}");
+    }
+    assert!(
+        !text.contains("path: /a\n") && !text.contains("- a\n"),
+        "{text}"
+    );
+}
+
+#[test]
+fn profiles_choose_services() {
+    let text = "services: {a: {image: x}, b: {image: z, profiles: [debug]}}";
+    let files = || vec![("compose.yaml".to_owned(), text.to_owned())];
+    assert!(!yaml(text).contains("image: z"));
+    for profile in ["debug", "*"] {
+        let output = converted(
+            &Given::Files(files()),
+            &fixtures().join("none"),
+            &[profile.to_owned()],
+        );
+        assert!(whole(&output.unwrap()).contains("image: z"));
+    }
+}

@@ -1,0 +1,199 @@
+//! A project as documents: a pod for each service, or for those that share a network; Services by which they find each
+//! other; claims, ConfigMaps and Secrets.
+
+use std::cell::RefCell;
+
+use super::container::container;
+use super::names::services;
+use super::order::Waits;
+use super::plan::Plan;
+use super::project::Project;
+use super::tree::{COMMENT, map, scalar, set, text};
+use super::words::object_name;
+use super::work::{Pod, Shared, Work};
+use super::{File, Output, Source};
+use crate::spec::value::Value;
+
+/// The documents of a project, a file for each pod.
+pub(super) fn documents(project: &Project, source: &Source<'_>, namespace: Option<&str>) -> Output {
+    let shared = Shared {
+        project,
+        source,
+        namespace,
+        remarks: RefCell::default(),
+        made: RefCell::default(),
+    };
+    let plan = Plan::of(project);
+    let mut head = Vec::new();
+    for what in &project.left_out {
+        head.push(text(format!(
+            "{}: not carried over: {what}",
+            project.origin
+        )));
+    }
+    let mut files: Vec<File> = Vec::new();
+    for (name, _) in &project.services {
+        if plan.heads.get(&**name) != Some(&&**name) || plan.before.contains_key(&**name) {
+            continue;
+        }
+        let object = plan.objects[&**name].clone();
+        let members = project.services.iter().map(|(member, _)| &**member);
+        let members = members.filter(|member| plan.heads.get(member) == Some(&&**name));
+        let members: Vec<&str> = members.collect();
+        let pod = pod(&shared, &plan, name, &members);
+        let mut documents = Vec::new();
+        documents.push(pod);
+        documents.extend(services(&shared, &plan, &object, &members));
+        files.push(File {
+            name: object,
+            documents,
+        });
+    }
+    for made in shared.made.into_inner() {
+        if let Some(file) = files.iter_mut().find(|file| file.name == made.pod) {
+            // Before the pod, as people write it.
+            let at = file
+                .documents
+                .iter()
+                .position(|d| d.get("kind") == Some(&text("Pod")));
+            file.documents.insert(at.unwrap_or(0), made.document);
+        }
+    }
+    let mut remarks: Vec<String> = head.iter().filter_map(Value::scalar_text).collect();
+    remarks.extend(shared.remarks.into_inner());
+    Output {
+        head: head
+            .into_iter()
+            .map(|line| (COMMENT.to_owned(), line))
+            .collect(),
+        files,
+        manifests: project.manifests.clone(),
+        remarks,
+    }
+}
+
+fn pod(shared: &Shared<'_>, plan: &Plan<'_>, name: &str, members: &[&str]) -> Value {
+    let object = &*plan.objects[name];
+    let mut pod = Pod::default();
+    set(&mut pod.labels, "app", text(object));
+    if let Some(project) = &shared.project.name {
+        let part = object_name(project);
+        set(&mut pod.labels, "app.kubernetes.io/part-of", text(part));
+    }
+    let mut waits = Waits::default();
+    for member in members {
+        let service = plan.services[member];
+        let work = Work {
+            shared,
+            service: member,
+            pod: object,
+        };
+        for (step, by) in &plan.before {
+            if by == member {
+                let work = Work {
+                    service: step,
+                    ..work
+                };
+                let init = container(&work, plan.services[step], &plan.objects[step], &mut pod);
+                pod.inits.push(init);
+                waits.add(&work, plan, members, plan.services[step]);
+            }
+        }
+        // The first container of a pod with a name of its own still has its own.
+        let named = match scalar(service, "x-pod-name") {
+            Some(_) => object_name(member),
+            None => plan.objects[member].clone(),
+        };
+        let mut made = container(&work, service, &named, &mut pod);
+        if *member != name {
+            own_restart(service, plan.services[name], &mut made);
+        }
+        pod.containers.push(made);
+        waits.add(&work, plan, members, service);
+    }
+    let work = Work {
+        shared,
+        service: name,
+        pod: object,
+    };
+    restart(&work, plan.services[name], &mut pod);
+    if !waits.items.is_empty() {
+        let all = waits.items.join(", ");
+        set(&mut pod.annotations, "coracle.dev/after", text(all));
+    }
+    pod.annotations.extend(waits.lost);
+    assembled(shared, object, pod)
+}
+
+fn assembled(shared: &Shared<'_>, object: &str, pod: Pod) -> Value {
+    let mut metadata = shared.metadata(object);
+    set(&mut metadata, "labels", Value::Map(pod.labels));
+    if !pod.annotations.is_empty() {
+        set(&mut metadata, "annotations", Value::Map(pod.annotations));
+    }
+    let mut spec = pod.spec;
+    if !pod.security.is_empty() {
+        set(&mut spec, "securityContext", Value::Map(pod.security));
+    }
+    for (key, list) in [
+        ("initContainers", pod.inits),
+        ("containers", pod.containers),
+        ("volumes", pod.volumes),
+    ] {
+        if !list.is_empty() {
+            set(&mut spec, key, Value::List(list));
+        }
+    }
+    map([
+        ("apiVersion", text("v1")),
+        ("kind", text("Pod")),
+        ("metadata", Value::Map(metadata)),
+        ("spec", Value::Map(spec)),
+    ])
+}
+
+/// The policy of a container that is not its pod's.
+fn own_restart(service: &Value, head: &Value, container: &mut Value) {
+    let own = policy(service).0;
+    if let Value::Map(container) = container
+        && own != policy(head).0
+    {
+        set(container, "restartPolicy", text(own));
+    }
+}
+
+/// A service's restart policy, and what is written for it.
+fn policy(service: &Value) -> (&'static str, Option<String>) {
+    let deploy = service.get("deploy").and_then(|d| d.get("restart_policy"));
+    let written = scalar(service, "restart").or_else(|| {
+        let condition = scalar(deploy?, "condition");
+        Some(condition.unwrap_or_else(|| "any".to_owned()))
+    });
+    let word = written.as_deref().and_then(|word| word.split(':').next());
+    let policy = match word {
+        Some("always" | "unless-stopped" | "any") => "Always",
+        Some("on-failure") => "OnFailure",
+        _ => "Never",
+    };
+    (policy, written)
+}
+
+fn restart(work: &Work<'_>, service: &Value, pod: &mut Pod) {
+    let (policy, written) = policy(service);
+    if policy == "Always" {
+        return;
+    }
+    set(&mut pod.spec, "restartPolicy", text(policy));
+    match written.as_deref() {
+        None => {
+            let hint =
+                "no `restart` is set, so it runs once after each boot; Always keeps it running";
+            pod.spec.push((COMMENT.to_owned(), text(hint)));
+        }
+        Some(word) if word.contains(':') => {
+            let what = format!("restart: {word}: retries are not limited");
+            pod.spec.push(work.lost_entry(&what));
+        }
+        Some(_) => {}
+    }
+}

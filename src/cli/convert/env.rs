@@ -1,0 +1,84 @@
+//! `environment` and `env_file`: the variables of a container.
+
+use super::interpolate::env_file;
+use super::tree::{COMMENT, Entries, items, map, pairs, scalar, set, text};
+use super::words::literal;
+use super::work::Work;
+use crate::spec::value::Value;
+
+/// Adds the container's variables; those of files go into a ConfigMap.
+pub(super) fn environment(work: &Work<'_>, service: &Value, container: &mut Entries) {
+    let mut all = Vec::new();
+    for (name, value) in pairs(service.get("environment")) {
+        let known = value.or_else(|| (work.shared.source.variable)(&name));
+        let Some(value) = known else {
+            all.push(work.lost(&format!("environment: {name}: it has no value here")));
+            continue;
+        };
+        let same = |item: &Value| item.get("name") == Some(&text(&*name));
+        all.retain(|item| !same(item));
+        all.push(map([
+            ("name", text(name)),
+            ("value", text(literal(&value))),
+        ]));
+    }
+    // Secrets that podman gives as variables.
+    for item in items(service.get("x-secret-env")) {
+        let part = |key: &str| text(scalar(item, key).unwrap_or_default());
+        let key = map([("name", part("secret")), ("key", part("secret"))]);
+        all.push(map([
+            ("name", part("name")),
+            ("valueFrom", map([("secretKeyRef", key)])),
+        ]));
+        let name = scalar(item, "secret").unwrap_or_default();
+        let what = format!("secret {name}: make a Secret `{name}` with the key `{name}`");
+        all.push(work.lost(&what));
+    }
+    if !all.is_empty() {
+        set(container, "env", Value::List(all));
+    }
+    let mut found: Entries = Vec::new();
+    for file in items(service.get("env_file")) {
+        let path = file.scalar_text().or_else(|| scalar(file, "path"));
+        let path = path.unwrap_or_default();
+        let required = scalar(file, "required").is_none_or(|word| word != "false");
+        let source = work.shared.source;
+        let read = source
+            .text(&path)
+            .and_then(|content| env_file(&content, source.variable));
+        match read {
+            Ok(pairs) => {
+                for (name, value) in pairs {
+                    set(&mut found, &name, text(value));
+                }
+            }
+            Err(why) if required => container.push(work.lost_entry(&format!("env_file: {why}"))),
+            Err(_) => {}
+        }
+    }
+    let letter = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    found.retain(|(name, _)| {
+        let valid = !name.is_empty()
+            && name.len() < 254
+            && name.chars().all(letter)
+            && !name.starts_with("..");
+        if !valid {
+            let sentence = work
+                .shared
+                .lost(work.service, &format!("env_file: the name `{name}`"));
+            container.push((COMMENT.to_owned(), text(sentence)));
+        }
+        valid
+    });
+    if found.is_empty() {
+        return;
+    }
+    let name = work.shared.object(&format!("{}-env", work.service));
+    work.make(
+        "ConfigMap",
+        &name,
+        vec![("data".to_owned(), Value::Map(found))],
+    );
+    let from = map([("configMapRef", map([("name", text(name))]))]);
+    set(container, "envFrom", Value::List(vec![from]));
+}

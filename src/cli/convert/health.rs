@@ -1,0 +1,70 @@
+//! `healthcheck`: what says whether a container is well.
+
+use super::tree::{Entries, is_on, number, scalar, scalars, set, text, texts};
+use super::words::seconds;
+use super::work::Work;
+use crate::spec::value::Value;
+
+/// Adds the probes. A health check of compose restarts nothing, so it becomes a readiness probe; what is to be killed or
+/// restarted when it fails (podman's `HealthOnFailure`) gets a liveness probe, too.
+pub(super) fn probes(work: &Work<'_>, service: &Value, container: &mut Entries) {
+    let Some(check) = service.get("healthcheck") else {
+        return;
+    };
+    let test = check.get("test");
+    let mut command = scalars(test);
+    let is_text = !matches!(test, Some(Value::List(_)));
+    let first = command.first().map(String::as_str);
+    let command = match first {
+        _ if is_on(check, "disable") => return,
+        None => {
+            container.push(work.lost_entry("healthcheck: the image's own test is not known here"));
+            return;
+        }
+        Some("NONE") => return,
+        Some("CMD") if !is_text => command.split_off(1),
+        Some("CMD-SHELL") if !is_text => shell(command.split_off(1).join(" ")),
+        Some(_) => shell(command.join(" ")),
+    };
+    if command.is_empty() {
+        return;
+    }
+    let time = |key: &str, otherwise: u32| {
+        let given = scalar(check, key).and_then(|text| seconds(&text));
+        given.filter(|s| *s > 0).unwrap_or(otherwise)
+    };
+    let retries = scalar(check, "retries").and_then(|n| n.parse::<u32>().ok());
+    let retries = retries.filter(|n| *n > 0).unwrap_or(3);
+    let interval = time("interval", 30);
+    let probe = |failures: u32| {
+        let mut probe = Entries::new();
+        let exec = super::tree::map([("command", texts(command.clone()))]);
+        set(&mut probe, "exec", exec);
+        set(&mut probe, "periodSeconds", number(interval));
+        set(&mut probe, "timeoutSeconds", number(time("timeout", 30)));
+        set(&mut probe, "failureThreshold", number(failures));
+        Value::Map(probe)
+    };
+    match scalar(check, "x-on-failure").as_deref() {
+        Some("kill" | "restart" | "stop") => {
+            let start = time("start_period", 0);
+            if start > 0 {
+                let failures = start.div_ceil(interval).saturating_add(retries);
+                set(container, "startupProbe", probe(failures));
+            }
+            set(container, "livenessProbe", probe(retries));
+        }
+        _ => {
+            let hint = "a livenessProbe like this would also restart it";
+            container.push((super::tree::COMMENT.to_owned(), text(hint)));
+        }
+    }
+    set(container, "readinessProbe", probe(retries));
+    if check.get("start_interval").is_some() {
+        container.push(work.lost_entry("healthcheck.start_interval"));
+    }
+}
+
+fn shell(line: String) -> Vec<String> {
+    vec!["/bin/sh".to_owned(), "-c".to_owned(), line]
+}

@@ -1,0 +1,377 @@
+//! `coracle convert`: manifests from compose files, quadlet units and `docker run` lines.
+//!
+//! Everything is brought into the form of a compose service (`project`, `quadlet`, `run_line`); `documents` makes pods of
+//! them. All of that is a function of the texts, the variables and the files that they name: this file does the reading
+//! and writing. What cannot be carried over is a comment at its place and a line on stderr, never left out in silence.
+
+mod container;
+mod documents;
+mod env;
+mod health;
+mod interpolate;
+mod mounts;
+mod names;
+mod order;
+mod plan;
+mod ports;
+mod project;
+mod quadlet;
+mod run_line;
+mod text;
+mod tree;
+mod words;
+mod work;
+
+#[cfg(test)]
+mod convert_test;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use super::args::ConvertArgs;
+use super::error::{CliError, Result};
+use super::{put, validate};
+use crate::spec::value::{MAX_VALUES, Value};
+use crate::sys::file::{self, Durability};
+use project::Project;
+
+/// Limit of a file that a project names, in bytes: that of a ConfigMap.
+const MAX_NAMED: u64 = 1 << 20;
+
+/// What is around the texts.
+struct Source<'a> {
+    /// Reads a file by the path that is written.
+    read: &'a dyn Fn(&str) -> std::result::Result<Vec<u8>, String>,
+    /// The value of a variable.
+    variable: &'a dyn Fn(&str) -> Option<String>,
+    /// The folder that paths begin at.
+    folder: &'a str,
+    /// The profiles whose services are wanted.
+    profiles: &'a [String],
+}
+
+impl Source<'_> {
+    fn text(&self, path: &str) -> std::result::Result<String, String> {
+        let bytes = (self.read)(path)?;
+        String::from_utf8(bytes).map_err(|_| format!("`{path}` is not UTF-8"))
+    }
+
+    /// A path of the node.
+    fn absolute(&self, path: &str) -> String {
+        let home = || (self.variable)("HOME").unwrap_or_else(|| "/root".to_owned());
+        let whole = match path.strip_prefix('~') {
+            Some(rest) => format!("{}{rest}", home()),
+            None if path.starts_with('/') => path.to_owned(),
+            None => format!("{}/{path}", self.folder),
+        };
+        let mut parts: Vec<&str> = Vec::new();
+        for part in whole.split('/') {
+            match part {
+                "" | "." => {}
+                ".." => _ = parts.pop(),
+                part => parts.push(part),
+            }
+        }
+        format!("/{}", parts.join("/"))
+    }
+}
+
+/// The documents of one pod.
+struct File {
+    name: String,
+    documents: Vec<Value>,
+}
+
+/// What a project was converted to.
+struct Output {
+    /// Comments about the whole.
+    head: tree::Entries,
+    files: Vec<File>,
+    /// Manifests that were there, by name.
+    manifests: Vec<(String, String)>,
+    /// What is not carried over.
+    remarks: Vec<String>,
+}
+
+impl Output {
+    /// Manifests with the names of their files, without ending.
+    fn texts(&self) -> Vec<(String, String)> {
+        let mut all = Vec::new();
+        for file in &self.files {
+            let documents = file.documents.iter().map(text::yaml).collect::<Vec<_>>();
+            all.push((file.name.clone(), documents.join("---\n")));
+        }
+        all.extend(self.manifests.iter().cloned());
+        let head = text::yaml(&Value::Map(self.head.clone()));
+        if let Some((_, first)) = all.first_mut().filter(|_| !head.is_empty()) {
+            *first = format!("{head}{first}");
+        }
+        all
+    }
+}
+
+/// What was given: texts with their names, or a command.
+enum Given {
+    Files(Vec<(String, String)>),
+    Line(Vec<String>),
+}
+
+/// Converts what was given. `name` is that of the project.
+fn convert(
+    given: &Given,
+    source: &Source<'_>,
+    name: Option<&str>,
+    namespace: Option<&str>,
+) -> std::result::Result<Output, String> {
+    let mut projects = Vec::new();
+    match given {
+        Given::Line(words) => {
+            let mut project = of_lines();
+            run_line::command(words, &mut project)?;
+            projects.push(project);
+        }
+        Given::Files(files) => {
+            let kind = |kind: Kind| {
+                let of_kind = files
+                    .iter()
+                    .filter(|(name, content)| Kind::of(name, content) == kind);
+                of_kind.cloned().collect::<Vec<_>>()
+            };
+            let compose = kind(Kind::Compose);
+            if !compose.is_empty() {
+                projects.push(project::load(&compose, source)?);
+            }
+            let units = kind(Kind::Quadlet);
+            if !units.is_empty() {
+                let mut project = Project {
+                    origin: "quadlet",
+                    ..Project::default()
+                };
+                quadlet::load(&units, source, &mut project)?;
+                projects.push(project);
+            }
+            for (file, content) in kind(Kind::Lines) {
+                let mut project = of_lines();
+                let read = run_line::lines(&content, &mut project);
+                read.map_err(|why| format!("{file}: {why}"))?;
+                projects.push(project);
+            }
+        }
+    }
+    let mut whole = Output {
+        head: Vec::new(),
+        files: Vec::new(),
+        manifests: Vec::new(),
+        remarks: Vec::new(),
+    };
+    for mut project in projects {
+        if let Some(name) = name {
+            // The name of a single container is that of its pod.
+            match &mut *project.services {
+                [(only, _)] if project.origin != "compose" => name.clone_into(only),
+                _ => project.name = Some(name.to_owned()),
+            }
+        }
+        let mut left = MAX_VALUES;
+        let mut services = project.services.iter();
+        services.try_for_each(|(_, service)| project::bounded(service, &mut left))?;
+        let made = documents::documents(&project, source, namespace);
+        whole.head.extend(made.head);
+        whole.files.extend(made.files);
+        whole.manifests.extend(made.manifests);
+        whole.remarks.extend(made.remarks);
+    }
+    match whole.files.is_empty() && whole.manifests.is_empty() {
+        true => Err("there is nothing in it that a pod can be made of".to_owned()),
+        false => Ok(whole),
+    }
+}
+
+fn of_lines() -> Project {
+    Project {
+        origin: "run",
+        ..Project::default()
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Compose,
+    Quadlet,
+    Lines,
+}
+
+impl Kind {
+    fn of(name: &str, content: &str) -> Self {
+        let ending = name.rsplit('.').next().unwrap_or_default();
+        let mut lines = content.lines().map(str::trim_start);
+        let first =
+            lines.find(|line| !line.is_empty() && !line.starts_with('#') && !line.starts_with(';'));
+        let first = first.unwrap_or_default();
+        let program = first.trim_start_matches("$ ").trim_start_matches("sudo ");
+        if quadlet::KINDS.contains(&ending)
+            || first.starts_with('[') && first.trim_end().ends_with(']')
+        {
+            Self::Quadlet
+        } else if ["docker ", "podman ", "nerdctl "]
+            .iter()
+            .any(|word| program.starts_with(word))
+        {
+            Self::Lines
+        } else {
+            Self::Compose
+        }
+    }
+}
+
+pub(super) fn run(args: &ConvertArgs) -> Result<ExitCode> {
+    let paths = paths(args)?;
+    let failed = || match paths.first() {
+        Some(path) => CliError::new(format!("could not convert `{}`", path.display())),
+        None => CliError::new("could not convert the command"),
+    };
+    let folder = folder(paths.first().map(PathBuf::as_path)).map_err(|e| failed().because(e))?;
+    let base = folder.clone();
+    let read = move |path: &str| {
+        let place = base.join(path);
+        let bytes = file::read_bounded(&place, MAX_NAMED);
+        bytes.map_err(|error| format!("`{}`: {error}", place.display()))
+    };
+    let own = |name: &str| std::env::var(name).ok();
+    let mut set = Vec::new();
+    let env_files = match args.env_file.is_empty() {
+        true if paths.is_empty() || !folder.join(".env").exists() => Vec::new(),
+        true => vec![folder.join(".env")],
+        false => args.env_file.clone(),
+    };
+    for path in env_files {
+        let failed = || CliError::new(format!("could not read `{}`", path.display()));
+        let bytes = file::read_bounded(&path, MAX_NAMED).map_err(|e| failed().because(e))?;
+        let content = String::from_utf8_lossy(&bytes);
+        let found = interpolate::env_file(&content, &own);
+        set.extend(found.map_err(|e| failed().because(e))?);
+    }
+    let variable = |name: &str| {
+        let in_file = || {
+            set.iter()
+                .rev()
+                .find(|(n, _)| n == name)
+                .map(|(_, v)| v.clone())
+        };
+        own(name).or_else(in_file)
+    };
+    let source = Source {
+        read: &read,
+        variable: &variable,
+        folder: &folder.to_string_lossy(),
+        profiles: &args.profile,
+    };
+    let given = match args.line.is_empty() {
+        false => Given::Line(args.line.clone()),
+        true => Given::Files(contents(&paths)?),
+    };
+    let converted = convert(
+        &given,
+        &source,
+        args.name.as_deref(),
+        args.namespace.as_deref(),
+    );
+    let output = converted.map_err(|why| {
+        failed().because(why).hint(
+            "it takes compose files, quadlet units (.container, .pod …) and `docker run` lines (coracle help migrate)",
+        )
+    })?;
+    finish(args, &output, failed)
+}
+
+/// Checks and writes what was made; says what was not.
+fn finish(args: &ConvertArgs, output: &Output, failed: impl Fn() -> CliError) -> Result<ExitCode> {
+    let texts = output.texts();
+    let whole: Vec<&str> = texts.iter().map(|(_, text)| &**text).collect();
+    let whole = whole.join("---\n");
+    let report = validate::validate_bytes("converted", whole.as_bytes());
+    if !report.errors.is_empty() {
+        let because = |error: CliError, why: &String| error.because(why);
+        let error = report.errors.iter().fold(failed(), because);
+        return Err(
+            error.hint("the manifests would not be valid: change this before the conversion")
+        );
+    }
+    for remark in &output.remarks {
+        eprintln!("{remark}");
+    }
+    let write = |path: &Path, text: &str| {
+        let failed = |e| CliError::new(format!("could not write `{}`", path.display())).because(e);
+        file::replace(path, text.as_bytes(), 0o600, Durability::PowerCut).map_err(failed)
+    };
+    match &args.output {
+        None => put(whole.as_bytes())?,
+        Some(path) if path.is_dir() => {
+            for (name, text) in &texts {
+                write(&path.join(format!("{name}.yaml")), text)?;
+            }
+        }
+        // A bare name has an empty folder.
+        Some(path) if path.parent() == Some(Path::new("")) => {
+            write(&Path::new(".").join(path), &whole)?
+        }
+        Some(path) => write(path, &whole)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The files that were named, or those that compose looks for in the current directory.
+fn paths(args: &ConvertArgs) -> Result<Vec<PathBuf>> {
+    if !args.files.is_empty() || !args.line.is_empty() {
+        return Ok(args.files.clone());
+    }
+    const NAMES: [&str; 4] = [
+        "compose.yaml",
+        "compose.yml",
+        "docker-compose.yaml",
+        "docker-compose.yml",
+    ];
+    let found = NAMES.iter().map(PathBuf::from).find(|path| path.exists());
+    let found = found.ok_or_else(|| {
+        CliError::usage("nothing to convert: there is no `compose.yaml` here")
+            .hint("coracle convert FILE…, or coracle convert -- docker run …")
+    })?;
+    let beside = |name: &str| found.with_file_name(name);
+    let mut all = vec![found.clone()];
+    let overrides = [
+        "compose.override.yaml",
+        "compose.override.yml",
+        "docker-compose.override.yml",
+    ];
+    all.extend(overrides.into_iter().map(beside).find(|path| path.exists()));
+    Ok(all)
+}
+
+/// The folder that relative paths begin at: that of the first file.
+fn folder(first: Option<&Path>) -> std::io::Result<PathBuf> {
+    let parent = first
+        .filter(|path| path.as_os_str() != "-")
+        .and_then(Path::parent);
+    let parent = parent.filter(|path| !path.as_os_str().is_empty());
+    parent.unwrap_or(Path::new(".")).canonicalize()
+}
+
+fn contents(paths: &[PathBuf]) -> Result<Vec<(String, String)>> {
+    let mut all = Vec::new();
+    let mut left = validate::MAX_FILE;
+    for path in paths {
+        let failed = || CliError::new(format!("could not read `{}`", path.display()));
+        let bytes = validate::read(path).map_err(|e| failed().because(e))?;
+        let size = bytes.len() as u64;
+        left = left
+            .checked_sub(size)
+            .ok_or_else(|| failed().because("the files have more than 10 MiB"))?;
+        let content = String::from_utf8(bytes).map_err(|_| failed().because("it is not UTF-8"))?;
+        let content = content
+            .strip_prefix('\u{feff}')
+            .map(str::to_owned)
+            .unwrap_or(content);
+        all.push((path.display().to_string(), content));
+    }
+    Ok(all)
+}

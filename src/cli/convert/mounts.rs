@@ -1,0 +1,352 @@
+//! `volumes`, `tmpfs`, `shm_size`, `secrets` and `configs`: what is mounted into a container, and from where.
+
+use super::tree::{COMMENT, Entries, is_on, items, map, scalar, scalars, set, text};
+use super::words::{object_name, size};
+use super::work::{Pod, Work};
+use crate::images::trust::encode_base64;
+use crate::spec::value::Value;
+
+/// A volume and where it is mounted.
+#[derive(Default)]
+struct Mount {
+    kind: String,
+    source: String,
+    target: String,
+    read_only: bool,
+    propagation: Option<&'static str>,
+    part: Option<String>,
+    size: Option<String>,
+}
+
+/// The container's mounts; the volumes they need are added to the pod.
+pub(super) fn mounts(work: &Work<'_>, service: &Value, pod: &mut Pod) -> Vec<Value> {
+    let mut all = Vec::new();
+    for item in items(service.get("volumes")) {
+        match item {
+            Value::Map(_) => long(work, item, pod, &mut all),
+            item => short(work, &item.scalar_text().unwrap_or_default(), pod, &mut all),
+        }
+    }
+    for item in scalars(service.get("tmpfs")) {
+        let (target, options) = item.split_once(':').unwrap_or((&item, ""));
+        let wanted = options.split(',').find_map(|o| o.strip_prefix("size="));
+        let mount = Mount {
+            kind: "tmpfs".to_owned(),
+            target: target.to_owned(),
+            size: wanted.and_then(size),
+            read_only: options.split(',').any(|o| o == "ro"),
+            ..Mount::default()
+        };
+        add(work, &mount, pod, &mut all);
+    }
+    if let Some(wanted) = scalar(service, "shm_size") {
+        let mount = Mount {
+            kind: "tmpfs".to_owned(),
+            source: "shm".to_owned(),
+            target: "/dev/shm".to_owned(),
+            size: size(&wanted),
+            ..Mount::default()
+        };
+        add(work, &mount, pod, &mut all);
+    }
+    for (list, top, kind) in [("secrets", true, "Secret"), ("configs", false, "ConfigMap")] {
+        for item in items(service.get(list)) {
+            file(work, item, (top, kind), pod, &mut all);
+        }
+    }
+    all
+}
+
+/// `[SOURCE:]TARGET[:OPTIONS]`.
+fn short(work: &Work<'_>, written: &str, pod: &mut Pod, all: &mut Vec<Value>) {
+    let parts: Vec<&str> = written.split(':').collect();
+    let (source, target, options) = match parts[..] {
+        [target] => ("", target, ""),
+        [source, target] => (source, target, ""),
+        [source, target, options] => (source, target, options),
+        _ => return all.push(work.lost(&format!("volume {written}"))),
+    };
+    let mut mount = Mount {
+        kind: match source.starts_with(['/', '.', '~']) {
+            true => "bind".to_owned(),
+            false => "volume".to_owned(),
+        },
+        source: source.to_owned(),
+        target: target.to_owned(),
+        ..Mount::default()
+    };
+    for option in options.split(',') {
+        match option {
+            "ro" | "readonly" => mount.read_only = true,
+            "rshared" | "shared" => mount.propagation = Some("Bidirectional"),
+            "rslave" | "slave" => mount.propagation = Some("HostToContainer"),
+            // Without SELinux labels there is nothing to relabel; the others say what is so anyway.
+            "" | "rw" | "z" | "Z" | "nocopy" | "copy" | "cached" | "delegated" | "consistent"
+            | "rprivate" | "private" | "rbind" | "bind" => {}
+            other => all.push(work.lost(&format!("volume {written}: the option {other}"))),
+        }
+    }
+    add(work, &mount, pod, all);
+}
+
+fn long(work: &Work<'_>, item: &Value, pod: &mut Pod, all: &mut Vec<Value>) {
+    let inner = |key: &str, field: &str| item.get(key).and_then(|v| scalar(v, field));
+    let mount = Mount {
+        kind: scalar(item, "type").unwrap_or_else(|| "volume".to_owned()),
+        source: scalar(item, "source").unwrap_or_default(),
+        target: scalar(item, "target").unwrap_or_default(),
+        read_only: is_on(item, "read_only"),
+        propagation: match inner("bind", "propagation").as_deref() {
+            Some("rshared" | "shared") => Some("Bidirectional"),
+            Some("rslave" | "slave") => Some("HostToContainer"),
+            _ => None,
+        },
+        part: inner("volume", "subpath").or_else(|| inner("image", "subpath")),
+        size: inner("tmpfs", "size").and_then(|s| size(&s)),
+    };
+    add(work, &mount, pod, all);
+}
+
+fn add(work: &Work<'_>, mount: &Mount, pod: &mut Pod, all: &mut Vec<Value>) {
+    let target = mount.target.trim_end_matches('/');
+    let target = if target.is_empty() { "/" } else { target };
+    let lost = |why: &str| work.lost(&format!("{} {target}: {why}", mount.kind));
+    if !target.starts_with('/') || target.contains(':') || target == "/" {
+        return all.push(lost("no path of a container"));
+    }
+    let taken = |m: &Value| m.get("mountPath") == Some(&text(target));
+    if all.iter().any(taken) {
+        return all.push(lost("something is mounted there already"));
+    }
+    let volume = match &*mount.kind {
+        "bind" => bind(work, &mount.source, pod),
+        "volume" if mount.source.is_empty() => Ok(scratch(pod, target)),
+        "volume" => named(work, &mount.source, pod),
+        "tmpfs" => Ok(memory(pod, mount, target)),
+        "image" => {
+            let image = map([("reference", text(&*mount.source))]);
+            Ok(pod.volume("image", "image", &image))
+        }
+        _ => Err("this kind of volume"),
+    };
+    let volume = match volume {
+        Ok(volume) => volume,
+        Err(why) => return all.push(lost(why)),
+    };
+    let mut entry = Entries::new();
+    set(&mut entry, "name", text(volume));
+    set(&mut entry, "mountPath", text(target));
+    if let Some(part) = &mount.part {
+        set(&mut entry, "subPath", text(part.trim_start_matches('/')));
+    }
+    if mount.read_only {
+        set(&mut entry, "readOnly", Value::Bool(true));
+    }
+    if let Some(propagation) = mount.propagation {
+        set(&mut entry, "mountPropagation", text(propagation));
+    }
+    all.push(Value::Map(entry));
+}
+
+/// An empty directory that lasts as long as the pod.
+fn scratch(pod: &mut Pod, target: &str) -> String {
+    let wish = target.rsplit('/').next().unwrap_or_default();
+    pod.volume(wish, "emptyDir", &Value::Map(Vec::new()))
+}
+
+fn memory(pod: &mut Pod, mount: &Mount, target: &str) -> String {
+    let mut source = vec![("medium".to_owned(), text("Memory"))];
+    if let Some(size) = &mount.size {
+        set(&mut source, "sizeLimit", text(&**size));
+    }
+    let wish = match mount.source.is_empty() {
+        true => target.rsplit('/').next().unwrap_or_default(),
+        false => &mount.source,
+    };
+    pod.volume(wish, "emptyDir", &Value::Map(source))
+}
+
+/// A path of the node.
+fn bind(work: &Work<'_>, source: &str, pod: &mut Pod) -> Result<String, &'static str> {
+    if source.ends_with("/docker.sock") || source.ends_with("/podman.sock") {
+        return Err("there is no Docker or podman to talk to");
+    }
+    let path = work.shared.source.absolute(source);
+    let wish = path.rsplit('/').next().unwrap_or_default();
+    let wish = if wish.is_empty() { "root" } else { wish };
+    let before = pod.volumes.len();
+    let name = pod.volume(wish, "hostPath", &map([("path", text(&*path))]));
+    if !source.starts_with('/')
+        && pod.volumes.len() > before
+        && let Some(Value::Map(volume)) = pod.volumes.last_mut()
+    {
+        let hint = format!("{source} of this machine: copy it to the one that runs the pod");
+        volume.push((COMMENT.to_owned(), text(hint)));
+    }
+    Ok(name)
+}
+
+/// A volume of the project: a claim, unless it is a directory of the node.
+fn named(work: &Work<'_>, source: &str, pod: &mut Pod) -> Result<String, &'static str> {
+    let volumes = &work.shared.project.volumes;
+    let declared = volumes.iter().find(|(name, _)| name == source);
+    let declared = declared.map_or(&Value::Null, |(_, volume)| volume);
+    let option = |key: &str| declared.get("driver_opts").and_then(|o| scalar(o, key));
+    match (option("type").as_deref(), option("device")) {
+        (Some("tmpfs"), _) => {
+            let options = option("o").unwrap_or_default();
+            let wanted = options.split(',').find_map(|o| o.strip_prefix("size="));
+            let mount = Mount {
+                source: source.to_owned(),
+                size: wanted.and_then(size),
+                ..Mount::default()
+            };
+            return Ok(memory(pod, &mount, source));
+        }
+        (Some("none" | "bind") | None, Some(device)) if device.starts_with(['/', '.', '~']) => {
+            return bind(work, &device, pod);
+        }
+        (Some(_), _) => return Err("mount it on the node and use a `hostPath`"),
+        (None, _) => {}
+    }
+    let external = is_on(declared, "external");
+    let claim = match scalar(declared, "name") {
+        Some(name) => object_name(&name),
+        None if external => object_name(source),
+        None => work.shared.object(source),
+    };
+    let modes = Value::List(vec![text("ReadWriteOnce")]);
+    let request = map([("requests", map([("storage", text("10Gi"))]))]);
+    let mut content = Entries::new();
+    if external {
+        let hint = format!("the volume {source} was made elsewhere: its data is to be copied");
+        content.push((COMMENT.to_owned(), text(hint)));
+    }
+    let hint = "compose has no size for it; this one is the limit"
+        .replace("compose", work.shared.project.origin);
+    let mut spec = Entries::new();
+    set(&mut spec, "accessModes", modes);
+    spec.push((COMMENT.to_owned(), text(hint)));
+    set(&mut spec, "resources", request);
+    set(&mut content, "spec", Value::Map(spec));
+    work.make("PersistentVolumeClaim", &claim, content);
+    let volume = map([("claimName", text(claim))]);
+    Ok(pod.volume(source, "persistentVolumeClaim", &volume))
+}
+
+/// A secret or config: a file of the Secret or ConfigMap that is made of it.
+fn file(
+    work: &Work<'_>,
+    item: &Value,
+    of: (bool, &'static str),
+    pod: &mut Pod,
+    all: &mut Vec<Value>,
+) {
+    let (is_secret, kind) = of;
+    let name = item.scalar_text().or_else(|| scalar(item, "source"));
+    let name = name.unwrap_or_default();
+    let (key, object) = object(work, &name, is_secret, kind, all);
+    let target = scalar(item, "target");
+    let target = match (target, is_secret) {
+        (Some(target), _) if target.starts_with('/') => target,
+        (Some(target), true) => format!("/run/secrets/{target}"),
+        (None, true) => format!("/run/secrets/{name}"),
+        (Some(target), false) => format!("/{target}"),
+        (None, false) => format!("/{name}"),
+    };
+    let mut source = Entries::new();
+    let (volume_kind, name_field) = match is_secret {
+        true => ("secret", "secretName"),
+        false => ("configMap", "name"),
+    };
+    set(&mut source, name_field, text(&*object));
+    if let Some(mode) = scalar(item, "mode").and_then(|mode| octal(item, &mode)) {
+        set(&mut source, "defaultMode", Value::Int(mode.into()));
+    }
+    for owner in ["uid", "gid"] {
+        if scalar(item, owner).is_some_and(|id| id != "0") {
+            all.push(work.lost(&format!("{name}: {owner}: set `fsGroup` of the pod")));
+        }
+    }
+    let volume = pod.volume(&object, volume_kind, &Value::Map(source));
+    let entry = map([
+        ("name", text(volume)),
+        ("mountPath", text(target)),
+        ("subPath", text(key)),
+        ("readOnly", Value::Bool(true)),
+    ]);
+    all.push(entry);
+}
+
+/// A mode as compose has it: a number that was octal in the file, or a string of octal digits.
+fn octal(item: &Value, text: &str) -> Option<u32> {
+    let mode = match item.get("mode") {
+        // `0440` is a decimal number to some readers and an octal one to others.
+        Some(Value::Int(number)) if text.chars().all(|c| c < '8') && *number > 0o777 => {
+            u32::from_str_radix(text, 8).ok()?
+        }
+        Some(Value::Int(number)) => u32::try_from(*number).ok()?,
+        _ => u32::from_str_radix(text.trim_start_matches("0o"), 8).ok()?,
+    };
+    (mode <= 0o777).then_some(mode)
+}
+
+/// The key and the name of the object with a secret's or config's content. If the content is not here, the comment says
+/// what to make.
+fn object(
+    work: &Work<'_>,
+    name: &str,
+    is_secret: bool,
+    kind: &'static str,
+    all: &mut Vec<Value>,
+) -> (String, String) {
+    let project = work.shared.project;
+    let declared = match is_secret {
+        true => &project.secrets,
+        false => &project.configs,
+    };
+    let declared = declared.iter().find(|(n, _)| n == name);
+    let declared = declared.map_or(&Value::Null, |(_, value)| value);
+    let letter = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    let key: String = name.chars().filter(|c| letter(*c)).collect();
+    let key = if key.is_empty() {
+        "content".to_owned()
+    } else {
+        key
+    };
+    let object = match scalar(declared, "name") {
+        Some(name) => object_name(&name),
+        None if is_on(declared, "external") => object_name(name),
+        None => work.shared.object(name),
+    };
+    let source = work.shared.source;
+    let content = if let Some(content) = scalar(declared, "content") {
+        Ok(content.into_bytes())
+    } else if let Some(variable) = scalar(declared, "environment") {
+        let value = (source.variable)(&variable).map(String::into_bytes);
+        value.ok_or_else(|| format!("the variable `{variable}` is not set"))
+    } else if let Some(file) = scalar(declared, "file") {
+        (source.read)(&file)
+    } else {
+        Err("its content is not in the project".to_owned())
+    };
+    match content {
+        Ok(bytes) => {
+            let (field, value) = match String::from_utf8(bytes) {
+                Ok(content) if is_secret => ("stringData", content),
+                Ok(content) => ("data", content),
+                Err(error) => {
+                    let field = if is_secret { "data" } else { "binaryData" };
+                    (field, encode_base64(error.as_bytes()))
+                }
+            };
+            let content = Value::Map(vec![(key.clone(), text(value))]);
+            work.make(kind, &object, vec![(field.to_owned(), content)]);
+        }
+        Err(why) => {
+            let what = format!("{name}: {why}; make a {kind} `{object}` with the key `{key}`");
+            all.push(work.lost(&what));
+        }
+    }
+    (key, object)
+}

@@ -1,0 +1,103 @@
+//! `depends_on`: what a pod starts after.
+
+use super::plan::Plan;
+use super::tree::{Entries, is_on, scalar, scalars};
+use super::work::Work;
+use crate::spec::value::Value;
+
+/// Limit of what a pod waits for.
+const MAX_AFTER: usize = 16;
+
+/// What `depends_on` says of one service.
+pub(super) struct Condition {
+    pub(super) kind: String,
+    pub(super) again: bool,
+    pub(super) required: bool,
+}
+
+pub(super) fn after(service: &Value) -> Vec<(String, Condition)> {
+    let on = service.get("depends_on");
+    if let Some(Value::Map(entries)) = on {
+        let read = |(name, value): &(String, Value)| {
+            let kind = scalar(value, "condition").unwrap_or_default();
+            let again = is_on(value, "restart");
+            let required = scalar(value, "required").is_none_or(|word| word != "false");
+            let condition = Condition {
+                kind,
+                again,
+                required,
+            };
+            (name.clone(), condition)
+        };
+        return entries.iter().map(read).collect();
+    }
+    let names = scalars(on).into_iter();
+    let started = |name| {
+        (
+            name,
+            Condition {
+                kind: String::new(),
+                again: false,
+                required: true,
+            },
+        )
+    };
+    names.map(started).collect()
+}
+
+/// What a pod waits for before it starts.
+#[derive(Default)]
+pub(super) struct Waits {
+    pub(super) items: Vec<String>,
+    pub(super) lost: Entries,
+}
+
+impl Waits {
+    pub(super) fn add(
+        &mut self,
+        work: &Work<'_>,
+        plan: &Plan<'_>,
+        members: &[&str],
+        service: &Value,
+    ) {
+        for (name, condition) in after(service) {
+            let Some(key) = plan.key(&name) else {
+                if condition.required {
+                    let what = format!("depends_on: {name} is not converted");
+                    self.lost.push(work.lost_entry(&what));
+                }
+                continue;
+            };
+            if plan.before.contains_key(key) || members.contains(&key) {
+                continue;
+            }
+            let head = plan.heads[key];
+            let object = &plan.objects[head];
+            let own = match &**object {
+                "device" | "time-sync" => {
+                    format!("{}/", work.shared.namespace.unwrap_or("default"))
+                }
+                _ => String::new(),
+            };
+            let ready = match &*condition.kind {
+                "service_healthy" => ":ready",
+                "service_completed_successfully" => {
+                    let what = format!(
+                        "depends_on: {name}: it is waited for until it has started, not completed"
+                    );
+                    self.lost.push(work.lost_entry(&what));
+                    ""
+                }
+                _ => "",
+            };
+            let again = if condition.again { "?again" } else { "" };
+            let item = format!("{own}{object}{ready}{again}");
+            if self.items.len() == MAX_AFTER {
+                self.lost
+                    .push(work.lost_entry(&format!("depends_on: {name}: more than {MAX_AFTER}")));
+            } else if !self.items.contains(&item) {
+                self.items.push(item);
+            }
+        }
+    }
+}

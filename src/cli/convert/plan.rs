@@ -1,0 +1,120 @@
+//! Which services become which pods, and what each of them is called.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::order::after;
+use super::project::Project;
+use super::tree::{items, scalar};
+use super::words::object_name;
+use crate::spec::value::Value;
+
+/// Services and the pods that they become.
+pub(super) struct Plan<'p> {
+    pub(super) services: BTreeMap<&'p str, &'p Value>,
+    /// The name of each service's container.
+    pub(super) objects: BTreeMap<&'p str, String>,
+    /// The service whose pod each service is in.
+    pub(super) heads: BTreeMap<&'p str, &'p str>,
+    /// Services that run to their end before the one service that waits for them.
+    pub(super) before: BTreeMap<&'p str, &'p str>,
+}
+
+impl<'p> Plan<'p> {
+    pub(super) fn of(project: &'p Project) -> Self {
+        let services: BTreeMap<&str, &Value> = project
+            .services
+            .iter()
+            .map(|(name, value)| (&**name, value))
+            .collect();
+        let mut taken = BTreeSet::new();
+        let mut objects = BTreeMap::new();
+        for (name, service) in &project.services {
+            let wish = scalar(service, "x-pod-name").unwrap_or_else(|| name.clone());
+            let wish = object_name(&wish);
+            let mut object = wish.clone();
+            let mut number = 2;
+            while !taken.insert(object.clone()) {
+                object = format!("{wish}-{number}");
+                number += 1;
+            }
+            objects.insert(&**name, object);
+        }
+        let mut plan = Self {
+            services,
+            objects,
+            heads: BTreeMap::new(),
+            before: BTreeMap::new(),
+        };
+        for (name, _) in &project.services {
+            plan.heads.insert(name, plan.head(name));
+        }
+        plan.find_steps();
+        plan
+    }
+
+    /// The service whose network a service has, followed to the first.
+    fn head(&self, name: &'p str) -> &'p str {
+        let mut at = name;
+        for _ in 0..8 {
+            let mode = self
+                .services
+                .get(at)
+                .and_then(|s| scalar(s, "network_mode"));
+            let of = mode
+                .as_deref()
+                .and_then(|mode| mode.strip_prefix("service:").map(|of| self.key(of)));
+            let by_container = mode.as_deref().and_then(|mode| {
+                let name = mode.strip_prefix("container:")?;
+                let is_it = |(_, s): &(&&'p str, &&'p Value)| {
+                    scalar(s, "container_name").as_deref() == Some(name)
+                };
+                Some(
+                    self.services
+                        .iter()
+                        .find(is_it)
+                        .map(|(name, _)| *name)
+                        .or(self.key(name)),
+                )
+            });
+            match of.or(by_container).flatten() {
+                Some(next) => at = next,
+                None => return at,
+            }
+        }
+        name
+    }
+
+    pub(super) fn key(&self, name: &str) -> Option<&'p str> {
+        self.services.get_key_value(name).map(|(name, _)| *name)
+    }
+
+    /// Finds services that are only waited for until they have completed, by one other service: they become its init
+    /// containers.
+    fn find_steps(&mut self) {
+        let mut waiting: BTreeMap<&str, Vec<(&'p str, bool)>> = BTreeMap::new();
+        for (name, service) in &self.services {
+            for (of, condition) in after(service) {
+                if let Some(of) = self.key(&of) {
+                    let completes = condition.kind == "service_completed_successfully";
+                    waiting.entry(of).or_default().push((*name, completes));
+                }
+            }
+        }
+        for (name, by) in waiting {
+            let alone = self.heads.iter().filter(|(_, head)| **head == name).count() == 1;
+            let own = self.heads.get(name) == Some(&name);
+            if let [(by, true)] = by[..]
+                && alone
+                && own
+                && self.heads.get(by) == Some(&by)
+                && items(self.services[name].get("ports")).is_empty()
+                && by != name
+            {
+                self.before.insert(self.key(name).unwrap_or(by), by);
+            }
+        }
+        // A step of a step stays a pod of its own.
+        let steps: BTreeSet<&str> = self.before.keys().copied().collect();
+        self.before.retain(|_, by| !steps.contains(by));
+    }
+}

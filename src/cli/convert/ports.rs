@@ -1,0 +1,187 @@
+//! `ports` and `expose`: what of a container is reached from outside.
+
+use super::tree::{Entries, items, number, scalar, set, text};
+use super::work::Work;
+use crate::spec::value::Value;
+
+/// Limit of ports of one container.
+const MAX_PORTS: usize = 500;
+
+/// A published port, or a range.
+struct Published {
+    target: (u16, u16),
+    host: Option<(u16, u16)>,
+    ip: Option<String>,
+    protocol: String,
+}
+
+/// The container's ports. `unpublished` says why nothing of it can be published.
+pub(super) fn ports(work: &Work<'_>, service: &Value, unpublished: Option<&str>) -> Vec<Value> {
+    let mut all = Vec::new();
+    for item in items(service.get("ports")) {
+        let written = item.scalar_text().or_else(|| scalar(item, "target"));
+        let written = written.unwrap_or_default();
+        let Some(port) = published(item) else {
+            all.push(work.lost(&format!("port {written}")));
+            continue;
+        };
+        if let Some(why) = unpublished {
+            all.push(work.lost(&format!("port {written}: {why}")));
+            continue;
+        }
+        if port.host.is_none() {
+            let what = format!("port {written}: no port of the node is named; choose a `hostPort`");
+            all.push(work.lost(&what));
+        }
+        add(work, &mut all, &port, &written);
+    }
+    for item in items(service.get("expose")) {
+        let Some(port) = item.scalar_text().and_then(|text| short(&text)) else {
+            continue;
+        };
+        let protocol = text(port.protocol.to_uppercase());
+        let is_there = |known: &Value| {
+            let same = known.get("containerPort") == Some(&number(port.target.0));
+            same && known.get("protocol").is_none_or(|p| *p == protocol)
+        };
+        if port.target.0 == port.target.1 && !all.iter().any(is_there) {
+            all.push(entry(&port, port.target.0, None));
+        }
+    }
+    all
+}
+
+fn add(work: &Work<'_>, all: &mut Vec<Value>, port: &Published, written: &str) {
+    let (first, last) = port.target;
+    let count = usize::from(last - first) + 1;
+    if all.len() + count > MAX_PORTS {
+        all.push(work.lost(&format!("port {written}: more than {MAX_PORTS} ports")));
+        return;
+    }
+    if let Some((host, host_last)) = port.host
+        && usize::from(host_last - host) + 1 != count
+    {
+        if count != 1 {
+            all.push(work.lost(&format!("port {written}: ranges of different lengths")));
+            return;
+        }
+        let what = format!("port {written}: the first of the range is taken");
+        all.push(work.lost(&what));
+    }
+    for target in first..=last {
+        let host = port.host.map(|(host, _)| host + (target - first));
+        let new = entry(port, target, host);
+        if !all.contains(&new) {
+            all.push(new);
+        }
+    }
+}
+
+fn entry(port: &Published, target: u16, host: Option<u16>) -> Value {
+    let mut entry = Entries::new();
+    set(&mut entry, "containerPort", number(target));
+    if let Some(host) = host {
+        set(&mut entry, "hostPort", number(host));
+    }
+    if let Some(ip) = port.ip.as_ref().filter(|_| host.is_some()) {
+        set(&mut entry, "hostIP", text(ip.clone()));
+    }
+    if port.protocol != "tcp" {
+        set(&mut entry, "protocol", text(port.protocol.to_uppercase()));
+    }
+    Value::Map(entry)
+}
+
+fn published(item: &Value) -> Option<Published> {
+    let Value::Map(_) = item else {
+        return short(&item.scalar_text()?);
+    };
+    let port = Published {
+        target: range(&scalar(item, "target")?)?,
+        host: match scalar(item, "published").filter(|p| !p.is_empty()) {
+            Some(port) => Some(range(&port)?),
+            None => None,
+        },
+        ip: scalar(item, "host_ip").and_then(|ip| address(&ip)),
+        protocol: scalar(item, "protocol").unwrap_or_else(|| "tcp".to_owned()),
+    };
+    known_protocol(port)
+}
+
+/// `[[IP:][HOST]:]CONTAINER[/PROTOCOL]`, with ranges.
+fn short(text: &str) -> Option<Published> {
+    let (ports, protocol) = text.split_once('/').unwrap_or((text, "tcp"));
+    let (rest, target) = match ports.rsplit_once(':') {
+        Some((rest, target)) => (Some(rest), target),
+        None => (None, ports),
+    };
+    let (ip, host) = match rest.map(|rest| rest.rsplit_once(':').ok_or(rest)) {
+        None => (None, None),
+        Some(Ok((ip, host))) => (address(ip), Some(host)),
+        Some(Err(host)) => (None, Some(host)),
+    };
+    let host = match host.filter(|host| !host.is_empty()) {
+        Some(host) => Some(range(host)?),
+        None => None,
+    };
+    let protocol = protocol.to_ascii_lowercase();
+    known_protocol(Published {
+        target: range(target)?,
+        host,
+        ip,
+        protocol,
+    })
+}
+
+fn known_protocol(port: Published) -> Option<Published> {
+    matches!(&*port.protocol, "tcp" | "udp" | "sctp").then_some(port)
+}
+
+/// The address, unless it stands for all of them.
+fn address(text: &str) -> Option<String> {
+    let bare = text.trim_start_matches('[').trim_end_matches(']');
+    let any = matches!(bare, "" | "0.0.0.0" | "::" | "*");
+    (!any).then(|| bare.to_owned())
+}
+
+fn range(text: &str) -> Option<(u16, u16)> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let (first, last) = (first.parse().ok()?, last.parse().ok()?);
+    (0 < first && first <= last).then_some((first, last))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_forms_are_read() {
+        let said = |port: Published| {
+            let ip = port.ip.unwrap_or_default();
+            format!("{ip} {:?} {:?} {}", port.host, port.target, port.protocol)
+        };
+        for (given, expected) in [
+            ("80", Some(" None (80, 80) tcp")),
+            ("8080:80", Some(" Some((8080, 8080)) (80, 80) tcp")),
+            (
+                "127.0.0.1:8001:8002/udp",
+                Some("127.0.0.1 Some((8001, 8001)) (8002, 8002) udp"),
+            ),
+            ("127.0.0.1::80", Some("127.0.0.1 None (80, 80) tcp")),
+            ("0.0.0.0:1:2", Some(" Some((1, 1)) (2, 2) tcp")),
+            ("[::1]:1:2", Some("::1 Some((1, 1)) (2, 2) tcp")),
+            (
+                "9090-9091:8080-8081",
+                Some(" Some((9090, 9091)) (8080, 8081) tcp"),
+            ),
+            ("0", None),
+            ("a:80", None),
+            ("80/icmp", None),
+            ("9-8:9-8", None),
+            ("70000", None),
+            ("", None),
+        ] {
+            assert_eq!(short(given).map(said).as_deref(), expected, "{given}");
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! Compose files as one project: variables replaced, files merged, `extends` followed, profiles chosen.
+
+use super::Source;
+use super::interpolate::Variables;
+use super::tree::{Entries, entries, items, map, pairs, scalar, scalars, set, text};
+use crate::spec::parse;
+use crate::spec::value::{MAX_VALUES, Value};
+
+/// What is to be converted, in compose's words; quadlet units and command lines are brought into this form.
+#[derive(Debug, Default)]
+pub(super) struct Project {
+    /// Where it comes from, the first word of each comment.
+    pub(super) origin: &'static str,
+    /// Its name, if it has one.
+    pub(super) name: Option<String>,
+    /// Services by name.
+    pub(super) services: Entries,
+    /// Its volumes by name.
+    pub(super) volumes: Entries,
+    /// Its secrets by name.
+    pub(super) secrets: Entries,
+    /// Its configs by name.
+    pub(super) configs: Entries,
+    /// What concerns it as a whole and is not carried over.
+    pub(super) left_out: Vec<String>,
+    /// Manifests that are there already.
+    pub(super) manifests: Vec<(String, String)>,
+}
+
+/// Limit of services that extend each other in a row.
+const MAX_EXTENDS: usize = 16;
+
+/// Limit of services.
+const MAX_SERVICES: usize = 200;
+
+/// Limit of entries in one list or mapping.
+const MAX_ENTRIES: usize = 2000;
+
+/// The project of compose files, each with its name; later ones override earlier ones.
+pub(super) fn load(files: &[(String, String)], source: &Source<'_>) -> Result<Project, String> {
+    let variables = Variables::new(source.variable);
+    let mut whole = Value::Map(Vec::new());
+    for (name, content) in files {
+        let file = read(content, name, &variables)?;
+        whole = merged("", whole, file);
+    }
+    let services = entries(whole.get("services"));
+    if services.is_empty() {
+        return Err("it has no `services`".to_owned());
+    }
+    if services.len() > MAX_SERVICES {
+        return Err(format!("more than {MAX_SERVICES} services"));
+    }
+    let mut project = Project {
+        origin: "compose",
+        name: scalar(&whole, "name"),
+        volumes: entries(whole.get("volumes")).to_vec(),
+        secrets: entries(whole.get("secrets")).to_vec(),
+        configs: entries(whole.get("configs")).to_vec(),
+        ..Project::default()
+    };
+    let mut left = MAX_VALUES;
+    bounded(&whole, &mut left)?;
+    // What is extended counts each time.
+    left = MAX_VALUES;
+    for (name, _) in services {
+        let service = extended(name, &whole, source, &variables, MAX_EXTENDS)?;
+        bounded(&service, &mut left)?;
+        let profiles = scalars(service.get("profiles"));
+        let chosen = |profile: &String| profile == "*" || profiles.contains(profile);
+        if profiles.is_empty() || source.profiles.iter().any(chosen) {
+            project.services.push((name.clone(), service));
+        } else {
+            let profile = &profiles[0];
+            project.left_out.push(format!(
+                "{name}: it starts only with a profile (`--profile {profile}`)"
+            ));
+        }
+    }
+    for (key, _) in entries(Some(&whole)) {
+        let known = [
+            "name", "version", "services", "volumes", "secrets", "configs", "networks",
+        ];
+        if !known.contains(&&**key) && !key.starts_with("x-") {
+            let why = match &**key {
+                "include" => ": give the included files beside this one",
+                _ => "",
+            };
+            project.left_out.push(format!("{key}{why}"));
+        }
+    }
+    let networks = entries(whole.get("networks"));
+    if networks
+        .iter()
+        .filter(|(name, _)| name != "default")
+        .count()
+        > 1
+        || networks
+            .iter()
+            .any(|(_, network)| super::tree::is_on(network, "internal"))
+    {
+        let what = "networks: every pod reaches every pod, and the world";
+        project.left_out.push(what.to_owned());
+    }
+    for missing in variables.missing() {
+        let what = format!("${missing}: it is not set, and empty here");
+        project.left_out.push(what);
+    }
+    Ok(project)
+}
+
+/// Checks that no list is longer than a person would write it, and counts all values down.
+pub(super) fn bounded(value: &Value, left: &mut usize) -> Result<(), String> {
+    let too_many = || format!("more than {MAX_VALUES} values");
+    *left = left.checked_sub(1).ok_or_else(too_many)?;
+    let (count, mut inner): (usize, Box<dyn Iterator<Item = &Value>>) = match value {
+        Value::List(items) => (items.len(), Box::new(items.iter())),
+        Value::Map(entries) => (entries.len(), Box::new(entries.iter().map(|(_, v)| v))),
+        _ => return Ok(()),
+    };
+    if count > MAX_ENTRIES {
+        return Err(format!("more than {MAX_ENTRIES} entries in a list"));
+    }
+    inner.try_for_each(|value| bounded(value, left))
+}
+
+fn read(content: &str, name: &str, variables: &Variables<'_>) -> Result<Value, String> {
+    let failed = |problem: crate::spec::error::Problem| {
+        let (line, column) = problem.at.unwrap_or((1, 1));
+        let hint = problem
+            .hint
+            .map(|hint| format!("; {}", hint.sentence(None)));
+        let hint = hint.unwrap_or_default();
+        format!("{name}:{line}:{column}: {}{hint}", problem.message)
+    };
+    let mut whole = Value::Map(Vec::new());
+    for mut document in parse::parse(content).map_err(failed)? {
+        let replaced = variables.replace_all(&mut document);
+        replaced.map_err(|why| format!("{name}: {why}"))?;
+        whole = merged("", whole, document);
+    }
+    Ok(whole)
+}
+
+/// A service with what it extends.
+fn extended(
+    name: &str,
+    whole: &Value,
+    source: &Source<'_>,
+    variables: &Variables<'_>,
+    depth: usize,
+) -> Result<Value, String> {
+    let services = whole.get("services");
+    let service = services.and_then(|services| services.get(name));
+    let service = service.ok_or_else(|| format!("the service `{name}` does not exist"))?;
+    let Some(base) = service.get("extends") else {
+        return Ok(service.clone());
+    };
+    let too_deep = || format!("services extend each other without an end: `{name}`");
+    let depth = depth.checked_sub(1).ok_or_else(too_deep)?;
+    let file = scalar(base, "file");
+    let of = scalar(base, "service").or_else(|| base.scalar_text());
+    let of = of.ok_or_else(|| format!("`{name}` extends nothing"))?;
+    let mut base = match file {
+        None => extended(&of, whole, source, variables, depth)?,
+        Some(file) => {
+            let content = source.text(&file)?;
+            let other = read(&content, &file, variables)?;
+            extended(&of, &other, source, variables, depth)?
+        }
+    };
+    // These are of one service only.
+    for key in ["depends_on", "links", "volumes_from", "container_name"] {
+        base.remove(key);
+    }
+    let mut own = service.clone();
+    own.remove("extends");
+    Ok(merged("", base, own))
+}
+
+/// Puts a value over another one, by compose's rules for its key.
+pub(super) fn merged(key: &str, base: Value, over: Value) -> Value {
+    match (key, base, over) {
+        (_, base, Value::Null) => base,
+        ("command" | "entrypoint" | "test", _, over) => over,
+        ("environment" | "labels" | "annotations" | "sysctls" | "args", base, over) => {
+            let mut all = Entries::new();
+            for (key, value) in pairs(Some(&base)).into_iter().chain(pairs(Some(&over))) {
+                set(&mut all, &key, value.map_or(Value::Null, Value::String));
+            }
+            Value::Map(all)
+        }
+        ("depends_on" | "networks", Value::List(names), over @ Value::Map(_)) => {
+            merged(key, by_name(&names), over)
+        }
+        ("depends_on" | "networks", base @ Value::Map(_), Value::List(names)) => {
+            merged(key, base, by_name(&names))
+        }
+        ("volumes" | "devices", Value::List(base), Value::List(over)) => {
+            let target = |item: &Value| match item {
+                Value::String(short) => {
+                    let parts: Vec<&str> = short.split(':').collect();
+                    parts
+                        .get(1)
+                        .or(parts.first())
+                        .map(|part| (*part).to_owned())
+                }
+                long => scalar(long, "target"),
+            };
+            let replaced = |item: &Value| over.iter().any(|o| target(o) == target(item));
+            let mut all: Vec<Value> = base.into_iter().filter(|item| !replaced(item)).collect();
+            all.extend(over);
+            Value::List(all)
+        }
+        (_, Value::Map(mut base), Value::Map(over)) => {
+            for (key, value) in over {
+                match base.iter_mut().find(|(k, _)| *k == key) {
+                    Some((_, old)) => {
+                        let former = std::mem::replace(old, Value::Null);
+                        *old = merged(&key, former, value);
+                    }
+                    None => base.push((key, value)),
+                }
+            }
+            Value::Map(base)
+        }
+        (_, Value::List(mut base), Value::List(over)) => {
+            for item in over {
+                if !base.contains(&item) {
+                    base.push(item);
+                }
+            }
+            Value::List(base)
+        }
+        ("env_file" | "dns" | "dns_search" | "tmpfs", base, over) => {
+            let both = items(Some(&base)).into_iter().chain(items(Some(&over)));
+            Value::List(both.cloned().collect())
+        }
+        (_, _, over) => over,
+    }
+}
+
+/// Names as the mapping that they are short for.
+fn by_name(names: &[Value]) -> Value {
+    let names = names.iter().filter_map(Value::scalar_text);
+    let started = || map([("condition", text("service_started"))]);
+    Value::Map(names.map(|name| (name, started())).collect())
+}

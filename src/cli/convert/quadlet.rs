@@ -1,0 +1,475 @@
+//! Quadlet units as a project: `.container` and `.pod`, and the `.volume`, `.network`, `.image` and `.kube` beside them.
+
+use super::Source;
+use super::project::Project;
+use super::run_line::{alias, mount, options, push, secret};
+use super::tree::{Entries, map, set, text, texts};
+use super::words::split;
+use crate::spec::value::Value;
+
+/// The endings of units.
+pub(super) const KINDS: [&str; 7] = [
+    "container",
+    "pod",
+    "volume",
+    "network",
+    "kube",
+    "image",
+    "build",
+];
+
+/// A unit: its name without the ending, its kind, and the values of its keys in order.
+struct Unit {
+    name: String,
+    kind: String,
+    keys: Vec<(String, String, String)>,
+}
+
+impl Unit {
+    fn read(file: &str, content: &str) -> Result<Self, String> {
+        let base = file.rsplit('/').next().unwrap_or_default();
+        let (name, kind) = base.rsplit_once('.').unwrap_or((base, "container"));
+        let kind = if KINDS.contains(&kind) {
+            kind
+        } else {
+            "container"
+        };
+        let mut unit = Self {
+            name: name.trim_end_matches('@').to_owned(),
+            kind: kind.to_owned(),
+            keys: Vec::new(),
+        };
+        let mut section = String::new();
+        let mut pending = String::new();
+        for line in content.lines() {
+            let line = line.trim();
+            if pending.is_empty() && line.is_empty() || line.starts_with(['#', ';']) {
+                continue;
+            }
+            if let Some(more) = line.strip_suffix('\\') {
+                pending.push_str(more);
+                pending.push(' ');
+                continue;
+            }
+            pending.push_str(line);
+            let line = std::mem::take(&mut pending);
+            if let Some(name) = line.strip_prefix('[').and_then(|l| l.strip_suffix(']')) {
+                name.clone_into(&mut section);
+            } else if let Some((key, value)) = line.split_once('=') {
+                let (key, value) = (key.trim().to_owned(), specifiers(value.trim()));
+                unit.keys.push((section.clone(), key, value));
+            } else {
+                return Err(format!("{file}: `{line}` is no `KEY=VALUE`"));
+            }
+        }
+        Ok(unit)
+    }
+
+    fn values(&self, section: &str, key: &str) -> Vec<&str> {
+        let all = self
+            .keys
+            .iter()
+            .filter(|(s, k, _)| s == section && k == key);
+        all.map(|(_, _, value)| &**value).collect()
+    }
+
+    fn last(&self, section: &str, key: &str) -> Option<&str> {
+        self.values(section, key).pop()
+    }
+}
+
+/// The specifiers of systemd that are the same on every machine, for services of the system.
+fn specifiers(value: &str) -> String {
+    let mut out = String::new();
+    let mut letters = value.chars();
+    while let Some(c) = letters.next() {
+        if c != '%' {
+            out.push(c);
+            continue;
+        }
+        match letters.next() {
+            Some('h') => out.push_str("/root"),
+            Some('t') => out.push_str("/run"),
+            Some('S') => out.push_str("/var/lib"),
+            Some('E') => out.push_str("/etc"),
+            Some('T') => out.push_str("/tmp"),
+            Some('%') => out.push('%'),
+            other => out.extend(Some('%').into_iter().chain(other)),
+        }
+    }
+    out
+}
+
+/// The project of these units, each with its file's name.
+pub(super) fn load(
+    files: &[(String, String)],
+    source: &Source<'_>,
+    project: &mut Project,
+) -> Result<(), String> {
+    let units = files
+        .iter()
+        .map(|(file, content)| Unit::read(file, content));
+    let units = units.collect::<Result<Vec<_>, _>>()?;
+    for unit in units.iter().filter(|unit| unit.kind == "kube") {
+        for key in ["Yaml", "ConfigMap"] {
+            for path in unit.values("Kube", key) {
+                project
+                    .manifests
+                    .push((unit.name.clone(), source.text(path)?));
+            }
+        }
+        lost(unit, "Kube", &["Yaml", "ConfigMap"], project);
+    }
+    for unit in units.iter().filter(|unit| unit.kind == "volume") {
+        volume(unit, project);
+    }
+    for unit in units.iter().filter(|unit| unit.kind == "network") {
+        if unit
+            .last("Network", "Internal")
+            .is_some_and(|word| word == "true")
+        {
+            let what = format!(
+                "network {}: every pod reaches every pod, and the world",
+                unit.name
+            );
+            project.left_out.push(what);
+        }
+    }
+    let mut heads: Vec<(&str, String)> = Vec::new();
+    for unit in units.iter().filter(|unit| unit.kind == "container") {
+        let mut service = container(unit, &units)?;
+        if let Some(pod) = unit.last("Container", "Pod") {
+            let pod = pod.strip_suffix(".pod").unwrap_or(pod);
+            match heads.iter().find(|(of, _)| *of == pod) {
+                Some((_, head)) => {
+                    set(
+                        &mut service,
+                        "network_mode",
+                        text(format!("service:{head}")),
+                    );
+                }
+                None => {
+                    heads.push((pod, unit.name.clone()));
+                    if let Some(unit) = units.iter().find(|u| u.kind == "pod" && u.name == pod) {
+                        of_pod(unit, &mut service, project)?;
+                    }
+                }
+            }
+        }
+        project
+            .services
+            .push((unit.name.clone(), Value::Map(service)));
+    }
+    for unit in units.iter().filter(|unit| unit.kind == "container") {
+        depend(unit, &units, &heads, project);
+    }
+    Ok(())
+}
+
+fn lost(unit: &Unit, section: &str, known: &[&str], project: &mut Project) {
+    for (of, key, _) in &unit.keys {
+        if of == section && !known.contains(&&**key) {
+            let what = format!("{}.{}: {key}", unit.name, unit.kind);
+            project.left_out.push(what);
+        }
+    }
+}
+
+fn volume(unit: &Unit, project: &mut Project) {
+    let mut options = Entries::new();
+    for (key, option) in [("Device", "device"), ("Type", "type"), ("Options", "o")] {
+        if let Some(value) = unit.last("Volume", key) {
+            set(&mut options, option, text(value));
+        }
+    }
+    let mut volume = Entries::new();
+    if let Some(name) = unit.last("Volume", "VolumeName") {
+        set(&mut volume, "name", text(name));
+    }
+    if !options.is_empty() {
+        set(&mut volume, "driver_opts", Value::Map(options));
+    }
+    project
+        .volumes
+        .push((unit.name.clone(), Value::Map(volume)));
+}
+
+/// Keys of a container or pod and the keys of compose that take the same text; lists are marked with `*`.
+const SAME: &[(&str, &str)] = &[
+    ("AddCapability", "*cap_add"),
+    ("AddDevice", "*devices"),
+    ("AddHost", "*extra_hosts"),
+    ("ContainerName", "container_name"),
+    ("DNS", "*dns"),
+    ("DNSOption", "*dns_opt"),
+    ("DNSSearch", "*dns_search"),
+    ("DropCapability", "*cap_drop"),
+    ("EnvironmentFile", "*env_file"),
+    ("ExposeHostPort", "*expose"),
+    ("GroupAdd", "*group_add"),
+    ("HostName", "hostname"),
+    ("LogDriver", "logging"),
+    ("LogOpt", "logging"),
+    ("Memory", "mem_limit"),
+    ("PidsLimit", "pids_limit"),
+    ("PublishPort", "*ports"),
+    ("Pull", "pull_policy"),
+    ("ReadOnly", "read_only"),
+    ("RunInit", "init"),
+    ("ShmSize", "shm_size"),
+    ("StopSignal", "stop_signal"),
+    ("StopTimeout", "stop_grace_period"),
+    ("Tmpfs", "*tmpfs"),
+    ("Ulimit", "*ulimits"),
+    ("UserNS", "userns_mode"),
+    ("WorkingDir", "working_dir"),
+];
+
+/// Keys of several words, each of which is an item.
+const WORDS: &[(&str, &str)] = &[
+    ("Annotation", "annotations"),
+    ("Environment", "environment"),
+    ("Label", "labels"),
+    ("Sysctl", "sysctls"),
+];
+
+const HEALTH: &[(&str, &str)] = &[
+    ("HealthCmd", "test"),
+    ("HealthInterval", "interval"),
+    ("HealthOnFailure", "x-on-failure"),
+    ("HealthRetries", "retries"),
+    ("HealthStartPeriod", "start_period"),
+    ("HealthTimeout", "timeout"),
+];
+
+/// Takes over a key that pods and containers have in common. Returns whether it is one.
+fn same(key: &str, value: &str, service: &mut Entries) -> Result<bool, String> {
+    if let Some((_, of)) = SAME.iter().find(|(name, _)| *name == key) {
+        match of.strip_prefix('*') {
+            Some("cap_add" | "cap_drop") => {
+                let words = value.split_whitespace();
+                words.for_each(|word| push(service, &of[1..], text(word)));
+            }
+            Some(list) => push(service, list, text(value.trim_start_matches('-'))),
+            None => set(service, of, text(value)),
+        }
+        return Ok(true);
+    }
+    if let Some((_, list)) = WORDS.iter().find(|(name, _)| *name == key) {
+        for word in split(value)? {
+            push(service, list, text(word));
+        }
+        return Ok(true);
+    }
+    match key {
+        "Volume" => {
+            let (name, rest) = value.split_once(':').unwrap_or((value, ""));
+            let name = name.strip_suffix(".volume").unwrap_or(name);
+            let written = if rest.is_empty() {
+                name.to_owned()
+            } else {
+                format!("{name}:{rest}")
+            };
+            push(service, "volumes", text(written));
+        }
+        "NetworkAlias" => alias(value, service),
+        "Network" => {
+            let name = value.split(':').next().unwrap_or_default();
+            if let Some(other) = name.strip_suffix(".container") {
+                set(service, "network_mode", text(format!("service:{other}")));
+            } else {
+                let word = format!("--network={value}");
+                options(&[word], service)?;
+            }
+        }
+        "PodmanArgs" | "GlobalArgs" => {
+            options(&split(value)?, service)?;
+        }
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+fn container(unit: &Unit, units: &[Unit]) -> Result<Entries, String> {
+    let mut service = Entries::new();
+    let mut check = Entries::new();
+    let of = |why: String| format!("{}.container: {why}", unit.name);
+    let user = unit.last("Container", "User");
+    for (_, key, value) in unit
+        .keys
+        .iter()
+        .filter(|(section, _, _)| section == "Container")
+    {
+        if same(key, value, &mut service).map_err(of)? {
+            continue;
+        }
+        if let Some((_, field)) = HEALTH.iter().find(|(name, _)| name == key) {
+            let list = || serde_json::from_str::<Vec<String>>(value).ok();
+            let words = list().map(|words| texts(["CMD".to_owned()].into_iter().chain(words)));
+            set(&mut check, field, words.unwrap_or_else(|| text(&**value)));
+            continue;
+        }
+        match &**key {
+            "Image" => image(value, units, &mut service),
+            "Exec" => set(&mut service, "command", texts(split(value).map_err(of)?)),
+            "Entrypoint" => {
+                let words = match value.starts_with('[') {
+                    true => serde_json::from_str(value).unwrap_or_else(|_| vec![value.clone()]),
+                    false => split(value).map_err(of)?,
+                };
+                set(&mut service, "entrypoint", texts(words));
+            }
+            "User" => {
+                let group = unit
+                    .last("Container", "Group")
+                    .map(|group| format!(":{group}"));
+                set(
+                    &mut service,
+                    "user",
+                    text(format!("{value}{}", group.unwrap_or_default())),
+                );
+            }
+            "Group" if user.is_some() => {}
+            "Mount" => push(&mut service, "volumes", mount(value)),
+            "Secret" => secret(value, &mut service),
+            "NoNewPrivileges" if value == "true" => {
+                push(&mut service, "security_opt", text("no-new-privileges:true"));
+            }
+            "SeccompProfile" => {
+                push(
+                    &mut service,
+                    "security_opt",
+                    text(format!("seccomp:{value}")),
+                );
+            }
+            "AppArmor" => push(
+                &mut service,
+                "security_opt",
+                text(format!("apparmor:{value}")),
+            ),
+            // What is so anyway, or of no use without podman.
+            "NoNewPrivileges"
+            | "SecurityLabelDisable"
+            | "SecurityLabelType"
+            | "SecurityLabelNested"
+            | "SecurityLabelLevel"
+            | "SecurityLabelFileType"
+            | "Notify"
+            | "Pod"
+            | "StartWithPod"
+            | "ServiceName"
+            | "ContainersConfModule"
+            | "CgroupsMode" => {}
+            _ => set(&mut service, key, text(&**value)),
+        }
+    }
+    if !check.is_empty() {
+        set(&mut service, "healthcheck", Value::Map(check));
+    }
+    match unit.last("Service", "Restart") {
+        None | Some("no") => set(&mut service, "restart", text("no")),
+        Some("on-failure" | "on-abnormal" | "on-abort" | "on-watchdog") => {
+            set(&mut service, "restart", text("on-failure"));
+        }
+        Some(_) => set(&mut service, "restart", text("always")),
+    }
+    if let Some(wait) = unit.last("Service", "TimeoutStopSec")
+        && !service.iter().any(|(key, _)| key == "stop_grace_period")
+    {
+        set(&mut service, "stop_grace_period", text(wait));
+    }
+    for (section, key, _) in &unit.keys {
+        if section == "Service" && key.starts_with("Exec") {
+            set(&mut service, key, Value::Bool(true));
+        }
+    }
+    Ok(service)
+}
+
+fn image(value: &str, units: &[Unit], service: &mut Entries) {
+    let unit = |kind: &str| {
+        let name = value.strip_suffix(kind)?.strip_suffix('.')?;
+        units
+            .iter()
+            .find(|unit| unit.kind == kind && unit.name == name)
+    };
+    if let Some(image) = unit("image").and_then(|unit| unit.last("Image", "Image")) {
+        set(service, "image", text(image));
+    } else if value.ends_with(".build") {
+        set(service, "build", Value::Bool(true));
+        if let Some(tag) = unit("build").and_then(|unit| unit.last("Build", "ImageTag")) {
+            set(service, "image", text(tag));
+        }
+    } else {
+        set(service, "image", text(value));
+    }
+}
+
+/// Gives the first container of a pod what the pod asks for.
+fn of_pod(unit: &Unit, service: &mut Entries, project: &mut Project) -> Result<(), String> {
+    let name = unit.last("Pod", "PodName").unwrap_or(&unit.name);
+    set(service, "x-pod-name", text(name));
+    for (section, key, value) in &unit.keys {
+        if section == "Pod"
+            && key != "PodName"
+            && key != "ServiceName"
+            && !same(key, value, service).map_err(|why| format!("{}.pod: {why}", unit.name))?
+        {
+            project.left_out.push(format!("{}.pod: {key}", unit.name));
+        }
+    }
+    Ok(())
+}
+
+/// What a unit starts after, among these units.
+fn depend(unit: &Unit, units: &[Unit], heads: &[(&str, String)], project: &mut Project) {
+    let mut all = Entries::new();
+    for key in ["After", "Requires", "BindsTo", "Wants"] {
+        for word in unit
+            .values("Unit", key)
+            .into_iter()
+            .flat_map(str::split_whitespace)
+        {
+            let name = word.rsplit_once('.').map_or(word, |(name, _)| name);
+            let pod = name.strip_suffix("-pod").unwrap_or(name);
+            let head = heads
+                .iter()
+                .find(|(of, _)| *of == pod)
+                .map(|(_, head)| &**head);
+            let other = units
+                .iter()
+                .find(|u| u.kind == "container" && u.name == name);
+            let other = other.or_else(|| units.iter().find(|u| Some(&*u.name) == head));
+            if let Some(other) = other.filter(|other| other.name != unit.name) {
+                let healthy = other.last("Container", "Notify") == Some("healthy");
+                let condition = if healthy {
+                    "service_healthy"
+                } else {
+                    "service_started"
+                };
+                set(&mut all, &other.name, map([("condition", text(condition))]));
+            } else if key == "After" && other.is_none() && !is_early(word) {
+                project.left_out.push(format!(
+                    "{}: After={word}: `coracle.dev/after` takes `unit:{word}`",
+                    unit.name
+                ));
+            }
+        }
+    }
+    if all.is_empty() {
+        return;
+    }
+    let service = project
+        .services
+        .iter_mut()
+        .find(|(name, _)| *name == unit.name);
+    if let Some((_, Value::Map(service))) = service {
+        set(service, "depends_on", Value::Map(all));
+    }
+}
+
+/// What is there before pods start, or comes from units that are converted, too.
+fn is_early(unit: &str) -> bool {
+    let volume = unit.ends_with("-volume.service") || unit.ends_with("-network.service");
+    unit.ends_with(".target") || volume || unit.contains("network-online") || !unit.contains('.')
+}

@@ -1,0 +1,366 @@
+//! `docker run …` and `podman run …` lines as services.
+
+use super::project::Project;
+use super::tree::{Entries, set, text, texts};
+use super::words::{object_name, split};
+use crate::spec::value::Value;
+
+/// What becomes of an option.
+#[derive(Clone, Copy)]
+enum Option_ {
+    /// One more item of the service's list.
+    List(&'static str),
+    /// The service's value.
+    Text(&'static str),
+    /// The service's switch.
+    Switch(&'static str),
+    /// A field of the health check.
+    Health(&'static str),
+    /// A field of the secrets, mounts or networks that has a form of its own.
+    Mount,
+    Network,
+    Alias,
+    Secret,
+    Entrypoint,
+    /// Says nothing about a pod: a switch.
+    Nothing,
+    /// Says nothing about a pod: with a value.
+    NothingWith,
+}
+
+use Option_::{
+    Alias, Entrypoint, Health, List, Mount, Network, Nothing, NothingWith, Secret, Switch, Text,
+};
+
+const OPTIONS: &[(&str, Option_)] = &[
+    (" -p --publish ", List("ports")),
+    (" --expose ", List("expose")),
+    (" -v --volume ", List("volumes")),
+    (" --mount ", Mount),
+    (" --tmpfs ", List("tmpfs")),
+    (" -e --env ", List("environment")),
+    (" --env-file ", List("env_file")),
+    (" -l --label ", List("labels")),
+    (" --annotation ", List("annotations")),
+    (" --cap-add ", List("cap_add")),
+    (" --cap-drop ", List("cap_drop")),
+    (" --device ", List("devices")),
+    (" --dns ", List("dns")),
+    (" --dns-search ", List("dns_search")),
+    (" --dns-option --dns-opt ", List("dns_opt")),
+    (" --add-host ", List("extra_hosts")),
+    (" --group-add ", List("group_add")),
+    (" --security-opt ", List("security_opt")),
+    (" --sysctl ", List("sysctls")),
+    (" --ulimit ", List("ulimits")),
+    (" --link ", List("links")),
+    (" --requires ", List("depends_on")),
+    (" --volumes-from ", List("volumes_from")),
+    (" --secret ", Secret),
+    (" --network --net ", Network),
+    (" --network-alias --net-alias ", Alias),
+    (" --entrypoint ", Entrypoint),
+    (" --name ", Text("container_name")),
+    (" -w --workdir ", Text("working_dir")),
+    (" -u --user ", Text("user")),
+    (" -h --hostname ", Text("hostname")),
+    (" --domainname ", Text("domainname")),
+    (" --restart ", Text("restart")),
+    (" -m --memory ", Text("mem_limit")),
+    (" --memory-reservation ", Text("mem_reservation")),
+    (" --memory-swap ", Text("memswap_limit")),
+    (" --cpus ", Text("cpus")),
+    (" --cpu-quota ", Text("cpu_quota")),
+    (" --cpu-period ", Text("cpu_period")),
+    (" --cpu-shares -c ", Text("cpu_shares")),
+    (" --cpuset-cpus ", Text("cpuset")),
+    (" --shm-size ", Text("shm_size")),
+    (" --pids-limit ", Text("pids_limit")),
+    (" --pid ", Text("pid")),
+    (" --ipc ", Text("ipc")),
+    (" --userns ", Text("userns_mode")),
+    (" --runtime ", Text("runtime")),
+    (" --platform --arch ", Text("platform")),
+    (" --pull ", Text("pull_policy")),
+    (" --gpus ", Text("gpus")),
+    (" --stop-signal ", Text("stop_signal")),
+    (" --stop-timeout ", Text("stop_grace_period")),
+    (" --log-driver --log-opt ", Text("logging")),
+    (" --mac-address ", Text("mac_address")),
+    (" --oom-score-adj ", Text("oom_score_adj")),
+    (
+        " --cgroupns --cgroup-parent --ip --ip6 --uts --pod --rootfs --tz --umask ",
+        Text(""),
+    ),
+    (" --init ", Switch("init")),
+    (" --privileged ", Switch("privileged")),
+    (" --read-only ", Switch("read_only")),
+    (" -t --tty ", Switch("tty")),
+    (" -i --interactive ", Switch("stdin_open")),
+    (" -P --publish-all ", Switch("publish_all")),
+    (" --health-cmd ", Health("test")),
+    (" --health-interval ", Health("interval")),
+    (" --health-timeout ", Health("timeout")),
+    (" --health-retries ", Health("retries")),
+    (" --health-start-period ", Health("start_period")),
+    (" --health-on-failure ", Health("x-on-failure")),
+    (" --no-healthcheck ", Switch("")),
+    (
+        " -d --detach --rm --replace --sig-proxy --oom-kill-disable -q --quiet --tls-verify ",
+        Nothing,
+    ),
+    (
+        " -a --attach --cidfile --detach-keys --sdnotify --conmon-pidfile --authfile ",
+        NothingWith,
+    ),
+];
+
+/// The lines of a file, or of one command, as a project.
+pub(super) fn lines(content: &str, project: &mut Project) -> Result<(), String> {
+    let joined = content.replace("\\\r\n", " ").replace("\\\n", " ");
+    let mut pending = String::new();
+    for line in joined.lines() {
+        if pending.is_empty() && (line.trim().is_empty() || line.trim_start().starts_with('#')) {
+            continue;
+        }
+        pending.push_str(line);
+        match split(&pending) {
+            Ok(words) => command(&words, project)?,
+            // Quotes may go over several lines.
+            Err(_) => {
+                pending.push('\n');
+                continue;
+            }
+        }
+        pending.clear();
+    }
+    match pending.is_empty() {
+        true => Ok(()),
+        false => Err(split(&pending).err().unwrap_or_default()),
+    }
+}
+
+/// One command with its words.
+pub(super) fn command(words: &[String], project: &mut Project) -> Result<(), String> {
+    let mut rest = words;
+    while let [first, more @ ..] = rest {
+        match &**first {
+            "sudo" | "docker" | "podman" | "nerdctl" | "container" | "$" => rest = more,
+            _ => break,
+        }
+    }
+    match rest {
+        [verb, rest @ ..]
+            if matches!(&**verb, "run" | "create") && rest.len() < words.len() - 1 =>
+        {
+            let (name, service) = service(rest)?;
+            project.services.push((name, service));
+            Ok(())
+        }
+        [] => Ok(()),
+        _ => {
+            project.left_out.push(format!("`{}`", words.join(" ")));
+            Ok(())
+        }
+    }
+}
+
+/// The words after `run`: options, image, command.
+fn service(words: &[String]) -> Result<(String, Value), String> {
+    let mut service = Entries::new();
+    let rest = options(words, &mut service)?;
+    let [image, command @ ..] = rest else {
+        return Err("the command names no image".to_owned());
+    };
+    set(&mut service, "image", text(&**image));
+    if !command.is_empty() {
+        set(&mut service, "command", texts(command.iter().cloned()));
+    }
+    let named = service.iter().find(|(key, _)| key == "container_name");
+    let name = named
+        .and_then(|(_, name)| name.scalar_text())
+        .unwrap_or_else(|| {
+            let last = image.rsplit('/').next().unwrap_or_default();
+            object_name(last.split([':', '@']).next().unwrap_or_default())
+        });
+    Ok((name, Value::Map(service)))
+}
+
+/// Puts options into a service, and returns the words after them.
+pub(super) fn options<'w>(
+    words: &'w [String],
+    service: &mut Entries,
+) -> Result<&'w [String], String> {
+    let mut at = 0;
+    while let Some(word) = words.get(at) {
+        at += 1;
+        if word == "--" {
+            break;
+        }
+        let next = words.get(at);
+        if let Some(long) = word.strip_prefix("--") {
+            let (name, value) = match long.split_once('=') {
+                Some((name, value)) => (name, Some(value.to_owned())),
+                None => (long, None),
+            };
+            at += usize::from(option(&format!("--{name}"), value, next, service)?);
+        } else if word.len() > 1 && word.starts_with('-') {
+            at += usize::from(letters(&word[1..], next, service)?);
+        } else {
+            at -= 1;
+            break;
+        }
+    }
+    Ok(words.get(at..).unwrap_or_default())
+}
+
+/// Options of one letter, several of them in one word. Returns whether the next word is the last one's value.
+fn letters(word: &str, next: Option<&String>, service: &mut Entries) -> Result<bool, String> {
+    for (at, letter) in word.char_indices() {
+        let name = format!("-{letter}");
+        if matches!(known(&name), Some(Switch(_) | Nothing)) {
+            option(&name, None, None, service)?;
+            continue;
+        }
+        let rest = word[at + letter.len_utf8()..].trim_start_matches('=');
+        let value = (!rest.is_empty()).then(|| rest.to_owned());
+        return option(&name, value, next, service);
+    }
+    Ok(false)
+}
+
+fn known(name: &str) -> Option<Option_> {
+    let wanted = format!(" {name} ");
+    let found = OPTIONS.iter().find(|(names, _)| names.contains(&wanted));
+    found.map(|(_, option)| *option)
+}
+
+/// Carries one option out. Returns whether it took the next word.
+fn option(
+    name: &str,
+    given: Option<String>,
+    next: Option<&String>,
+    service: &mut Entries,
+) -> Result<bool, String> {
+    let Some(option) = known(name) else {
+        // Without knowing the option, the next word may be its value or the image.
+        let Some(value) = given else {
+            return Err(format!(
+                "unknown option `{name}`: write it as `{name}=VALUE`, or leave it out"
+            ));
+        };
+        set(service, name, text(value));
+        return Ok(false);
+    };
+    if let Switch(key) = option {
+        let on = given.is_none_or(|word| word != "false");
+        let key = if key.is_empty() { name } else { key };
+        if on {
+            set(service, key, Value::Bool(true));
+        }
+        return Ok(false);
+    }
+    if let Nothing = option {
+        return Ok(false);
+    }
+    let took = given.is_none();
+    let value = given.or_else(|| next.cloned());
+    let value = value.ok_or_else(|| format!("`{name}` needs a value"))?;
+    match option {
+        List(key) => push(service, key, text(value)),
+        Text("") => set(service, name, text(value)),
+        Text(key) => set(service, key, text(value)),
+        Health(field) => {
+            let mut check = entry(service, "healthcheck");
+            set(&mut check, field, text(value));
+            set(service, "healthcheck", Value::Map(check));
+        }
+        Mount => push(service, "volumes", mount(&value)),
+        Network => network(&value, service),
+        Alias => alias(&value, service),
+        Secret => secret(&value, service),
+        Entrypoint => set(service, "entrypoint", texts([value])),
+        Switch(_) | Nothing | NothingWith => {}
+    }
+    Ok(took)
+}
+
+/// The mapping at a key.
+fn entry(service: &mut Entries, key: &str) -> Entries {
+    match service.iter().find(|(k, _)| k == key) {
+        Some((_, Value::Map(entries))) => entries.clone(),
+        _ => Entries::new(),
+    }
+}
+
+pub(super) fn push(service: &mut Entries, key: &str, value: Value) {
+    match service.iter_mut().find(|(k, _)| k == key) {
+        Some((_, Value::List(items))) => items.push(value),
+        _ => set(service, key, Value::List(vec![value])),
+    }
+}
+
+/// `type=bind,source=/a,target=/b,readonly` as a volume in its long form.
+pub(super) fn mount(value: &str) -> Value {
+    let mut all = Entries::new();
+    let nested = |outer: &str, key: &str, value: &str| {
+        (outer.to_owned(), super::tree::map([(key, text(value))]))
+    };
+    for part in value.split(',') {
+        let (key, value) = part.split_once('=').unwrap_or((part, "true"));
+        match key {
+            "type" => set(&mut all, "type", text(value)),
+            "source" | "src" => set(&mut all, "source", text(value)),
+            "target" | "destination" | "dst" => set(&mut all, "target", text(value)),
+            "readonly" | "ro" => set(&mut all, "read_only", text(value)),
+            "bind-propagation" => all.push(nested("bind", "propagation", value)),
+            "tmpfs-size" => all.push(nested("tmpfs", "size", value)),
+            "volume-subpath" | "subpath" => all.push(nested("volume", "subpath", value)),
+            _ => {}
+        }
+    }
+    Value::Map(all)
+}
+
+fn network(value: &str, service: &mut Entries) {
+    let name = value.split([':', ',']).next().unwrap_or_default();
+    match name {
+        "host" | "none" => set(service, "network_mode", text(name)),
+        "container" => set(service, "network_mode", text(value)),
+        "bridge" | "default" | "slirp4netns" | "pasta" | "private" => {}
+        name => {
+            let mut networks = entry(service, "networks");
+            networks.push((name.to_owned(), Value::Map(Vec::new())));
+            set(service, "networks", Value::Map(networks));
+        }
+    }
+}
+
+pub(super) fn alias(value: &str, service: &mut Entries) {
+    let mut networks = entry(service, "networks");
+    if networks.is_empty() {
+        networks.push(("default".to_owned(), Value::Map(Vec::new())));
+    }
+    if let Some((_, Value::Map(first))) = networks.first_mut() {
+        push(first, "aliases", text(value));
+    }
+    set(service, "networks", Value::Map(networks));
+}
+
+/// podman's `NAME[,type=mount|env][,target=…][,uid=…]`.
+pub(super) fn secret(value: &str, service: &mut Entries) {
+    let mut parts = value.split(',');
+    let name = parts.next().unwrap_or_default();
+    let mut all = vec![("source".to_owned(), text(name))];
+    for (key, value) in parts.filter_map(|part| part.split_once('=')) {
+        set(&mut all, key, text(value));
+    }
+    let all = Value::Map(all);
+    if super::tree::scalar(&all, "type").as_deref() == Some("env") {
+        let variable = super::tree::scalar(&all, "target").unwrap_or_else(|| name.to_owned());
+        let item = super::tree::map([("name", text(variable)), ("secret", text(name))]);
+        push(service, "x-secret-env", item);
+    } else {
+        push(service, "secrets", all);
+    }
+}

@@ -1,0 +1,202 @@
+//! What a shell, systemd or compose splits into words, and the units of durations and sizes.
+
+/// Splits like a POSIX shell that replaces nothing: quotes and backslashes.
+pub(super) fn split(text: &str) -> Result<Vec<String>, String> {
+    let mut words = Vec::new();
+    let mut word: Option<String> = None;
+    let mut letters = text.chars().peekable();
+    while let Some(c) = letters.next() {
+        match c {
+            '\'' => loop {
+                match letters.next() {
+                    Some('\'') => break word.get_or_insert_default().push_str(""),
+                    Some(c) => word.get_or_insert_default().push(c),
+                    None => return Err(format!("no closing ' in `{text}`")),
+                }
+            },
+            '"' => loop {
+                match letters.next() {
+                    Some('"') => break word.get_or_insert_default().push_str(""),
+                    Some('\\') if letters.peek().is_some_and(|c| "\"\\$`\n".contains(*c)) => {
+                        let next = letters.next().filter(|c| *c != '\n');
+                        word.get_or_insert_default().extend(next);
+                    }
+                    Some(c) => word.get_or_insert_default().push(c),
+                    None => return Err(format!("no closing \" in `{text}`")),
+                }
+            },
+            '\\' => match letters.next() {
+                // A line that goes on.
+                Some('\n') | None => {}
+                Some('\r') if letters.peek() == Some(&'\n') => _ = letters.next(),
+                Some(c) => word.get_or_insert_default().push(c),
+            },
+            c if c.is_whitespace() => words.extend(word.take()),
+            c => word.get_or_insert_default().push(c),
+        }
+    }
+    words.extend(word);
+    Ok(words)
+}
+
+/// A duration such as `1m30s`, `500ms` or `20` (seconds), in whole seconds, rounded up.
+pub(super) fn seconds(text: &str) -> Option<u32> {
+    let mut total = 0.0;
+    let mut rest = text.trim();
+    if let Ok(plain) = rest.parse::<f64>() {
+        return whole(plain);
+    }
+    while !rest.is_empty() {
+        let unit_at = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let value: f64 = rest[..unit_at].parse().ok()?;
+        let unit = &rest[unit_at..];
+        let unit_end = unit
+            .find(|c: char| c.is_ascii_digit())
+            .unwrap_or(unit.len());
+        total += value
+            * match unit[..unit_end].trim() {
+                "us" | "µs" => 1e-6,
+                "ms" => 1e-3,
+                "s" | "sec" => 1.0,
+                "m" | "min" => 60.0,
+                "h" | "hr" => 3600.0,
+                "d" => 86_400.0,
+                _ => return None,
+            };
+        rest = &unit[unit_end..];
+    }
+    whole(total)
+}
+
+fn whole(seconds: f64) -> Option<u32> {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "the bounds are checked"
+    )]
+    (seconds >= 0.0 && seconds <= f64::from(i32::MAX)).then_some(seconds.ceil() as u32)
+}
+
+/// A size in docker's words (`512m`, `1gb`, `100`), whose units are powers of 1024, as a Kubernetes quantity.
+pub(super) fn size(text: &str) -> Option<String> {
+    let lower = text.trim().to_ascii_lowercase();
+    let unit_at = lower.find(|c: char| !c.is_ascii_digit() && c != '.');
+    let (value, unit) = lower.split_at(unit_at.unwrap_or(lower.len()));
+    let (suffix, factor) = match unit.trim() {
+        "" | "b" => ("", 1.0),
+        "k" | "kb" | "ki" | "kib" => ("Ki", 1024.0),
+        "m" | "mb" | "mi" | "mib" => ("Mi", 1_048_576.0),
+        "g" | "gb" | "gi" | "gib" => ("Gi", 1_073_741_824.0),
+        "t" | "tb" | "ti" | "tib" => ("Ti", 1_099_511_627_776.0),
+        _ => return None,
+    };
+    if let Ok(whole) = value.parse::<u64>() {
+        return Some(format!("{whole}{suffix}"));
+    }
+    let bytes: f64 = value.parse().ok()?;
+    Some(format!("{:.0}", bytes * factor))
+}
+
+/// A name as Kubernetes allows it for pods and services: letters, digits and `-`, a letter first.
+pub(super) fn object_name(written: &str) -> String {
+    let letter = |c: char| match c.to_ascii_lowercase() {
+        c if c.is_ascii_alphanumeric() => c,
+        _ => '-',
+    };
+    let name: String = written.chars().map(letter).take(50).collect();
+    match name.trim_matches('-') {
+        "" => "app".to_owned(),
+        name if name.starts_with(|c: char| c.is_ascii_digit()) => format!("s-{name}"),
+        name => name.to_owned(),
+    }
+}
+
+/// Text that Kubernetes is to take as it is: it replaces `$(NAME)`, and makes `$` of `$$`.
+pub(super) fn literal(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut letters = text.chars().peekable();
+    while let Some(c) = letters.next() {
+        out.push(c);
+        if c == '$' && matches!(letters.peek(), Some('$' | '(')) {
+            out.push('$');
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_split_as_a_shell_does() {
+        for (text, expected) in [
+            ("a  b\n c", &["a", "b", "c"][..]),
+            ("'a b' \"c \\\" d\" e\\ f", &["a b", "c \" d", "e f"]),
+            ("a''b '' \"\"", &["ab", "", ""]),
+            (
+                "sh -c 'echo \"$X\" && x'",
+                &["sh", "-c", "echo \"$X\" && x"],
+            ),
+            ("docker run \\\n  -d x\\\r\n", &["docker", "run", "-d", "x"]),
+            ("\"a\\nb\"", &["a\\nb"]),
+            ("", &[]),
+        ] {
+            assert_eq!(
+                split(text).as_deref(),
+                Ok(&*expected.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>())
+            );
+        }
+        assert!(split("'a").is_err() && split("\"a").is_err());
+    }
+
+    #[test]
+    fn units_are_read() {
+        for (text, expected) in [
+            ("30s", Some(30)),
+            ("1m30s", Some(90)),
+            ("500ms", Some(1)),
+            ("1.5m", Some(90)),
+            ("20", Some(20)),
+            ("1h", Some(3600)),
+            ("5 min", Some(300)),
+            ("", Some(0)),
+            ("x", None),
+            ("-1", None),
+            ("1e300s", None),
+        ] {
+            assert_eq!(seconds(text), expected, "{text}");
+        }
+        for (text, expected) in [
+            ("512m", Some("512Mi")),
+            ("1gb", Some("1Gi")),
+            ("64K", Some("64Ki")),
+            ("100", Some("100")),
+            ("0.5g", Some("536870912")),
+            ("1 MiB", Some("1Mi")),
+            ("x", None),
+            ("1x", None),
+            ("-1", None),
+        ] {
+            assert_eq!(size(text).as_deref(), expected, "{text}");
+        }
+        for (given, expected) in [
+            ("my_db", "my-db"),
+            ("Web.1", "web-1"),
+            ("-", "app"),
+            ("4g", "s-4g"),
+            ("ÄÖ", "app"),
+        ] {
+            assert_eq!(object_name(given), expected);
+        }
+        for (given, expected) in [
+            ("a$b", "a$b"),
+            ("$(x)", "$$(x)"),
+            ("$$", "$$$"),
+            ("$$(x)", "$$$$(x)"),
+            ("$", "$"),
+        ] {
+            assert_eq!(literal(given), expected);
+        }
+    }
+}

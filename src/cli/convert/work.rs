@@ -1,0 +1,155 @@
+//! What the conversion of one service uses and adds to: the project, remarks, documents beside the pod.
+
+use std::cell::RefCell;
+
+use super::Source;
+use super::project::Project;
+use super::tree::{COMMENT, Entries, comment, map, set, text};
+use super::words::object_name;
+use crate::spec::value::Value;
+
+/// A document, and the pod whose file it belongs to.
+#[derive(Debug)]
+pub(super) struct Made {
+    pub(super) kind: &'static str,
+    pub(super) name: String,
+    pub(super) pod: String,
+    pub(super) document: Value,
+}
+
+/// What all services share.
+pub(super) struct Shared<'a> {
+    pub(super) project: &'a Project,
+    pub(super) source: &'a Source<'a>,
+    pub(super) namespace: Option<&'a str>,
+    /// What is not carried over.
+    pub(super) remarks: RefCell<Vec<String>>,
+    /// ConfigMaps, Secrets and claims.
+    pub(super) made: RefCell<Vec<Made>>,
+}
+
+impl Shared<'_> {
+    /// Notes what is not carried over, and returns the comment for it.
+    pub(super) fn lost(&self, service: &str, what: &str) -> String {
+        let origin = self.project.origin;
+        let sentence = format!("{origin}: {service}: not carried over: {what}");
+        let mut remarks = self.remarks.borrow_mut();
+        if !remarks.contains(&sentence) {
+            remarks.push(sentence.clone());
+        }
+        sentence
+    }
+
+    /// The name of an object of the project.
+    pub(super) fn object(&self, name: &str) -> String {
+        match &self.project.name {
+            Some(project) => object_name(&format!("{project}-{name}")),
+            None => object_name(name),
+        }
+    }
+
+    pub(super) fn metadata(&self, name: &str) -> Entries {
+        let mut metadata = vec![("name".to_owned(), text(name))];
+        if let Some(namespace) = self.namespace {
+            set(&mut metadata, "namespace", text(namespace));
+        }
+        metadata
+    }
+}
+
+/// One service during its conversion.
+#[derive(Clone, Copy)]
+pub(super) struct Work<'a> {
+    pub(super) shared: &'a Shared<'a>,
+    /// The service's name in the project.
+    pub(super) service: &'a str,
+    /// The pod that it becomes a part of.
+    pub(super) pod: &'a str,
+}
+
+impl Work<'_> {
+    /// What is not carried over, as a comment in a list.
+    pub(super) fn lost(&self, what: &str) -> Value {
+        comment(self.shared.lost(self.service, what))
+    }
+
+    /// What is not carried over, as a comment in a mapping.
+    pub(super) fn lost_entry(&self, what: &str) -> (String, Value) {
+        let sentence = self.shared.lost(self.service, what);
+        (COMMENT.to_owned(), text(sentence))
+    }
+
+    /// Adds a document, unless another service has added it.
+    pub(super) fn make(&self, kind: &'static str, name: &str, content: Entries) {
+        let mut made = self.shared.made.borrow_mut();
+        if made.iter().any(|m| m.kind == kind && m.name == name) {
+            return;
+        }
+        let metadata = Value::Map(self.shared.metadata(name));
+        let head = [
+            ("apiVersion", text("v1")),
+            ("kind", text(kind)),
+            ("metadata", metadata),
+        ];
+        let Value::Map(mut document) = map(head) else {
+            return;
+        };
+        document.extend(content);
+        made.push(Made {
+            kind,
+            name: name.to_owned(),
+            pod: self.pod.to_owned(),
+            document: Value::Map(document),
+        });
+    }
+}
+
+/// A pod that containers are added to.
+#[derive(Debug, Default)]
+pub(super) struct Pod {
+    pub(super) annotations: Entries,
+    pub(super) labels: Entries,
+    pub(super) spec: Entries,
+    pub(super) security: Entries,
+    pub(super) volumes: Vec<Value>,
+    pub(super) inits: Vec<Value>,
+    pub(super) containers: Vec<Value>,
+}
+
+impl Pod {
+    /// The name of the volume with this source; it is added if there is none.
+    pub(super) fn volume(&mut self, wish: &str, kind: &str, source: &Value) -> String {
+        let same = |volume: &&Value| volume.get(kind) == Some(source) && kind != "emptyDir";
+        if let Some(Value::String(name)) =
+            self.volumes.iter().find(same).and_then(|v| v.get("name"))
+        {
+            return name.clone();
+        }
+        let wish = object_name(wish);
+        let is_taken = |name: &str| {
+            let name = text(name);
+            self.volumes.iter().any(|v| v.get("name") == Some(&name))
+        };
+        let mut name = wish.clone();
+        let mut number = 2;
+        while is_taken(&name) {
+            name = format!("{wish}-{number}");
+            number += 1;
+        }
+        let volume = [("name", text(&*name)), (kind, source.clone())];
+        self.volumes.push(map(volume));
+        name
+    }
+
+    /// Sets a field of the pod that its containers share; another value of an earlier container stays.
+    pub(super) fn share(&mut self, work: &Work<'_>, key: &str, value: Value) {
+        match self.spec.iter().find(|(k, _)| k == key) {
+            None => self.spec.push((key.to_owned(), value)),
+            Some((_, old)) if *old == value => {}
+            Some(_) => {
+                let what = format!("{key}: another container of the pod has set it");
+                self.spec.push(work.lost_entry(&what));
+            }
+        }
+    }
+}
