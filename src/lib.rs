@@ -10,6 +10,8 @@ pub mod layout;
 pub mod api;
 /// The command line.
 pub mod cli;
+/// Files in and out of containers.
+mod copy;
 /// What the agent does to the machine: idempotent, without policy.
 pub mod effects;
 /// The image store, archives, and the worker that unpacks them.

@@ -29,6 +29,8 @@ mod configuration;
 mod conformance;
 #[path = "node/containers.rs"]
 mod containers;
+#[path = "node/copy.rs"]
+mod copy;
 #[path = "node/cordon.rs"]
 mod cordon;
 #[path = "node/deadlines.rs"]
@@ -67,10 +69,14 @@ mod huge_pages;
 mod image_volumes;
 #[path = "node/images.rs"]
 mod images;
+#[path = "node/logs.rs"]
+mod logs;
 #[path = "node/manifest_url.rs"]
 mod manifest_url;
 #[path = "node/order.rs"]
 mod order;
+#[path = "node/port_forward.rs"]
+mod port_forward;
 #[path = "node/pressure.rs"]
 mod pressure;
 #[path = "node/probes.rs"]

@@ -106,6 +106,8 @@ const ROOMS: &[Room] = &[
             "crate::sys",
             "crate::shim",
             "crate::layout",
+            // Its half of `coracle cp`.
+            "crate::copy",
         ],
         must_not: &[
             ("smol", "the shim has one thread and a poll loop"),
@@ -172,8 +174,25 @@ const ROOMS: &[Room] = &[
             "crate::effects::credential",
             // `fsck` looks through the store.
             "crate::images",
+            // Its half of `coracle cp`.
+            "crate::copy",
         ],
         must_not: &[("unsafe ", "wrap the system call in `sys`")],
+    },
+    Room {
+        name: "copy",
+        may_use: &[
+            "crate::types",
+            "crate::sys",
+            "crate::copy",
+            // The reader and the writer of tar streams.
+            "crate::images",
+        ],
+        must_not: &[
+            ("unsafe ", "wrap the system call in `sys`"),
+            ("smol", "it blocks: both halves are processes of their own"),
+            ("tracing::", "tell it to `Notes`"),
+        ],
     },
     Room {
         name: "config",

@@ -42,17 +42,20 @@ pub(crate) enum Cost {
     Log,
     /// exec and attach: pipes and a connection to the shim.
     Session,
+    /// A connection to a port of a pod: two descriptors.
+    Forward,
     /// An import, a pull, a drain or a shutdown, reported line by line.
     Progress,
 }
 
 impl Cost {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::Short,
         Self::Plan,
         Self::Watch,
         Self::Log,
         Self::Session,
+        Self::Forward,
         Self::Progress,
     ];
 
@@ -64,6 +67,7 @@ impl Cost {
             Self::Plan => 2,
             Self::Watch => 128,
             Self::Log | Self::Session => 48,
+            Self::Forward => 96,
             Self::Progress => 16,
         }
     }
@@ -72,7 +76,7 @@ impl Cost {
     fn waits(self) -> bool {
         match self {
             Self::Short | Self::Plan => true,
-            Self::Watch | Self::Log | Self::Session | Self::Progress => false,
+            Self::Watch | Self::Log | Self::Session | Self::Forward | Self::Progress => false,
         }
     }
 
@@ -83,7 +87,8 @@ impl Cost {
             Self::Plan => "plans",
             Self::Watch => "watches",
             Self::Log => "logs being read",
-            Self::Session => "exec and attach sessions",
+            Self::Session => "exec, attach and cp sessions",
+            Self::Forward => "forwarded connections",
             Self::Progress => "imports, pulls, drains and shutdowns being followed",
         }
     }

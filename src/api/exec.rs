@@ -1,4 +1,4 @@
-//! Exec. The handler asks the pod's shim to start the program, upgrades the connection to frames
+//! Exec, and the copy of files, which is a program of the shim's own. The handler asks the pod's shim to start the program, upgrades the connection to frames
 //! ([`super::exec_frame`]), and carries bytes both ways until the program has ended. If one side goes away, the other
 //! is closed: closing the shim's connection kills the program.
 
@@ -25,7 +25,7 @@ use super::logs::{choose_container, status_of};
 use super::query::Query;
 use super::server::{Body, Context, Spawner, reply};
 use crate::effects::exec::{DRAIN, Program, exit_code, read_or_tire};
-use crate::shim::protocol::ExecRequest;
+use crate::shim::protocol::{Copy, ExecRequest};
 use crate::spec::PodUid;
 use crate::sys::pty;
 
@@ -52,6 +52,7 @@ pub(crate) async fn answer(
         tty,
         size,
         keep: None,
+        copy: None,
     };
     let socket = shim_socket(&context, &pod);
     let session = Program::start(&socket, asked, query.flag("stdin")?)
@@ -67,6 +68,48 @@ pub(crate) async fn answer(
     Ok(switch(request, &spawner, session, Vec::new()))
 }
 
+/// Copies files: a tar stream out of the container on standard output, or into it on standard input.
+pub(crate) async fn copy(
+    request: Request<Bytes>,
+    context: Arc<Context>,
+    spawner: Spawner,
+    query: &Query,
+    (namespace, name): (&str, &str),
+) -> Result<Response<Body>, ApiError> {
+    let (pod, container) = running_container(&request, &context, query, (namespace, name))?;
+    let text = |key: &str| query.get(key).map(str::to_owned);
+    let (from, to) = (text("from"), text("to"));
+    let (copy, stdin) = match (from, to) {
+        (Some(path), None) => (Copy::Out { path }, false),
+        (None, Some(path)) => {
+            let (name, keep) = (text("name"), query.flag("keep")?);
+            (Copy::In { path, name, keep }, true)
+        }
+        _ => {
+            let text = "either `from` or `to` is needed: a path in the container";
+            return Err(ApiError::bad_request(text));
+        }
+    };
+    let asked = ExecRequest {
+        container,
+        // What an old shim looks for, and does not find.
+        argv: vec!["coracle cp".to_owned()],
+        env: Vec::new(),
+        tty: false,
+        size: None,
+        keep: None,
+        copy: Some(copy),
+    };
+    let session = Program::start(&shim_socket(&context, &pod), asked, stdin).await;
+    let session = session.map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => ApiError::bad_request(format!(
+            "pod {name} was started by a version of coracle that cannot copy files; it can once it has been restarted"
+        )),
+        _ => ApiError::internal(format!("could not copy files of pod {name}: {error}")),
+    })?;
+    Ok(switch(request, &spawner, session, Vec::new()))
+}
+
 /// Returns the container named in the query; refuses if it does not run or the connection cannot be upgraded.
 pub(super) fn running_container(
     request: &Request<Bytes>,
@@ -77,7 +120,7 @@ pub(super) fn running_container(
     let upgrade = request.headers().get(UPGRADE);
     if upgrade.and_then(|v| v.to_str().ok()) != Some(frame::PROTOCOL) {
         return Err(ApiError::bad_request(format!(
-            "exec and attach need `Upgrade: {}`",
+            "exec, attach and cp need `Upgrade: {}`",
             frame::PROTOCOL
         )));
     }
@@ -199,7 +242,7 @@ async fn run(session: Program, client: Async<UnixStream>, early: &[u8], earlier:
 
 /// Waits until the client has closed its side, whatever it sent before. Readability does not show that (input may lie
 /// unread forever), so this uses an epoll of its own without events: it reports hang-ups only.
-async fn hang_up(client: &Async<UnixStream>) -> io::Result<()> {
+pub(super) async fn hang_up(client: &Async<UnixStream>) -> io::Result<()> {
     let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
     epoll.add(client, EpollEvent::new(EpollFlags::empty(), 0))?;
     Async::new(epoll.0)?.readable().await
@@ -261,6 +304,7 @@ async fn incoming(client: &Async<UnixStream>, early: &[u8], mut into: Input<'_>)
             frame::CLOSE_STDIN => into.end().await,
             _ => {}
         }
+        smol::future::yield_now().await;
     }
 }
 
@@ -284,6 +328,8 @@ async fn outgoing(
             return Ok(());
         }
         write_frame(out, channel, &buffer[..length]).await?;
+        // A fast program with a fast client would otherwise keep everything else waiting.
+        smol::future::yield_now().await;
     }
 }
 

@@ -34,6 +34,7 @@ pub mod node_columns;
 mod object;
 mod patch;
 pub mod pod_columns;
+pub mod port_forward;
 mod protobuf;
 mod pull;
 mod query;

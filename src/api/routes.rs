@@ -17,8 +17,8 @@ use super::query::{Query, decode};
 use super::read::read;
 use super::server::{Body, Context, Items, Spawner, json as json_reply, reply};
 use super::{
-    attach, bundles, cordon, delete, ephemeral, eviction, exec, images, logs, pull, shutdown,
-    status_patch, volumes,
+    attach, bundles, cordon, delete, ephemeral, eviction, exec, images, logs, port_forward, pull,
+    shutdown, status_patch, volumes,
 };
 
 /// The content type of Prometheus' text format.
@@ -36,6 +36,8 @@ enum Action {
     SetStatus,
     Attach,
     Exec,
+    Forward,
+    Copy,
     ReadLog,
     PatchNode,
     Retry,
@@ -117,6 +119,13 @@ const ROUTES: &[Route] = &[
     .can_be_dry(),
     route(&[], "api/v1/namespaces/*/pods/*/attach", Action::Attach).costs(Cost::Session),
     route(&[], "api/v1/namespaces/*/pods/*/exec", Action::Exec).costs(Cost::Session),
+    route(
+        &[],
+        "api/v1/namespaces/*/pods/*/portforward",
+        Action::Forward,
+    )
+    .costs(Cost::Forward),
+    route(POST, "coracle/v1/namespaces/*/pods/*/copy", Action::Copy).costs(Cost::Session),
     route(
         &[Method::GET],
         "api/v1/namespaces/*/pods/*/log",
@@ -245,7 +254,7 @@ fn is_dry_run(
     let can = match route.map(|route| (route.action, route.dry_run)) {
         // Coracle's drain also takes `dryRun=true`.
         Some((Action::Drain, _)) if query.all("dryRun") != ["All"] => return query.flag("dryRun"),
-        Some((Action::Exec | Action::Attach, _)) => false,
+        Some((Action::Exec | Action::Attach | Action::Forward, _)) => false,
         _ if reads => return Ok(false),
         Some((_, can)) => can,
         // These refuse the method or the path.
@@ -318,6 +327,8 @@ async fn act(action: Action, parameters: &[&str], call: Call) -> Result<Response
         Action::SetStatus => status_patch::answer(request, &context, pod, dry_run).await,
         Action::Attach => attach::answer(request, context, spawner, &query, pod).await,
         Action::Exec => exec::answer(request, context, spawner, &query, pod).await,
+        Action::Forward => port_forward::answer(request, &context, &spawner, &query, pod).await,
+        Action::Copy => exec::copy(request, context, spawner, &query, pod).await,
         Action::ReadLog => logs::answer(&context, &query, pod.0, pod.1).await,
         Action::PatchNode => cordon::patch_node(request, &context, pod.1, dry_run).await,
         Action::Retry => retry(&context, &query, pod.0, pod.1).await,

@@ -1,39 +1,150 @@
-//! `coracle logs`: a container's log.
+//! `coracle logs`: the logs of containers, one after the other or followed together.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::ExitCode;
+use std::sync::mpsc::sync_channel;
+
+use serde_json::Value;
 
 use super::args::LogsArgs;
 use super::client::Client;
 use super::error::{CliError, Result};
-use super::target::pod_of;
+use super::target::{self, pod_of, pods_of, workload_path};
 use super::{pod_path, put};
 use crate::api::encode;
 
+/// Longest line that is printed in one piece, in bytes; a longer one is printed in several.
+const MAX_LINE_BYTES: u64 = 64 << 10;
+
+/// Lines of each container of several pods, as kubectl has it.
+const LINES_OF_MANY: i64 = 10;
+
+/// The log of one container.
+#[derive(Debug, Clone)]
+struct Stream {
+    path: String,
+    /// Before each line.
+    prefix: String,
+}
+
 pub(super) fn run(client: &Client, args: &LogsArgs) -> Result<ExitCode> {
     let options = options(args)?;
-    let pod = &*pod_of(client, &args.namespace.namespace, &args.pod)?;
-    let path = pod_path(&args.namespace.namespace, pod);
-    let containers = match (args.all_containers, &args.container) {
-        (true, _) => container_names(client, &path)?,
-        (false, Some(container)) => vec![container.clone()],
-        (false, None) if args.prefix => container_names(client, &path)?
-            .into_iter()
-            .take(1)
-            .collect(),
-        (false, None) => vec![String::new()],
-    };
-    if args.follow && containers.len() > 1 {
-        return Err(CliError::usage("--follow needs a single container").hint("name it with -c"));
+    let streams = streams(client, args, &options)?;
+    let most = args.max_log_requests.max(1);
+    match args.follow && streams.len() > 1 {
+        true if streams.len() > most => Err(CliError::new(format!(
+            "you are attempting to follow {} log streams, but maximum allowed concurrency is {most}",
+            streams.len()
+        ))
+        .hint("use --max-log-requests to increase the limit")),
+        true => together(client, streams, args.ignore_errors),
+        false => {
+            for stream in &streams {
+                let copied = copy(client, stream, false);
+                tolerate(copied, args.ignore_errors)?;
+            }
+            Ok(ExitCode::SUCCESS)
+        }
     }
-    for container in containers {
-        let query = format!("{path}/log?container={}{options}", encode(&container));
-        let response = client.send("GET", &query, None)?;
-        let prefix = match args.prefix {
-            true => format!("[pod/{pod}/{container}] "),
-            false => String::new(),
+}
+
+/// Prints an error that does not matter, or returns it.
+fn tolerate(result: Result<()>, ignore: bool) -> Result<()> {
+    match result {
+        Err(error) if ignore => {
+            eprintln!("{error}");
+            Ok(())
+        }
+        other => other,
+    }
+}
+
+/// The logs that are asked for: of one pod, of all pods of a workload, or of all that a selector selects.
+fn streams(client: &Client, args: &LogsArgs, options: &str) -> Result<Vec<Stream>> {
+    let namespace = &args.namespace.namespace;
+    let all = pod_path(namespace, "");
+    let owner = args.pod.as_deref().filter(|_| args.all_pods);
+    let pods: Vec<Value> = match (&args.selector, owner.map(target::owner)) {
+        (Some(selector), _) => {
+            let found = client.get(&format!("{all}?labelSelector={}", encode(selector)))?;
+            found["items"].as_array().cloned().unwrap_or_default()
+        }
+        (None, Some(Some((kind, name)))) => {
+            let owner = client.get(&workload_path(kind, namespace, name))?;
+            pods_of(&owner, &client.get(&all)?).cloned().collect()
+        }
+        (None, Some(None) | None) => {
+            let pod = args.pod.as_deref().unwrap_or_default();
+            let pod = pod_of(client, namespace, pod)?;
+            if !args.all_containers && !args.prefix && !args.all_pods {
+                let container = args.container.as_deref();
+                return Ok(vec![stream(
+                    args,
+                    &pod,
+                    container.unwrap_or_default(),
+                    options,
+                )]);
+            }
+            vec![client.get(&pod_path(namespace, &pod))?]
+        }
+    };
+    if pods.is_empty() {
+        eprintln!("No resources found in {namespace} namespace.");
+    }
+    let mut streams = Vec::new();
+    for pod in &pods {
+        let name = pod["metadata"]["name"].as_str().unwrap_or_default();
+        let containers = match (args.all_containers, &args.container) {
+            (true, _) => container_names(pod),
+            (false, Some(container)) => vec![container.clone()],
+            (false, None) => vec![first_container(pod, name)],
         };
-        copy(response.body, &prefix)?;
+        streams.extend(
+            containers
+                .iter()
+                .map(|one| stream(args, name, one, options)),
+        );
+    }
+    Ok(streams)
+}
+
+fn stream(args: &LogsArgs, pod: &str, container: &str, options: &str) -> Stream {
+    let path = pod_path(&args.namespace.namespace, pod);
+    let prefix = match args.prefix || args.all_pods {
+        true => format!("[pod/{pod}/{container}] "),
+        false => String::new(),
+    };
+    Stream {
+        path: format!("{path}/log?container={}{options}", encode(container)),
+        prefix,
+    }
+}
+
+/// The first regular container; says so if there are others.
+fn first_container(pod: &Value, name: &str) -> String {
+    let all = container_names(pod);
+    let first = pod["spec"]["containers"][0]["name"].as_str();
+    let first = first.unwrap_or_default().to_owned();
+    if all.len() > 1 {
+        let all = all.join(", ");
+        eprintln!("Defaulted container \"{first}\" of pod {name} out of: {all}");
+    }
+    first
+}
+
+/// Follows several logs, each on a thread of its own. Lines are printed whole, one at a time.
+fn together(client: &Client, streams: Vec<Stream>, ignore: bool) -> Result<ExitCode> {
+    let (done, results) = sync_channel(streams.len());
+    for stream in streams {
+        let (client, done) = (client.clone(), done.clone());
+        std::thread::spawn(move || {
+            // If nothing receives it, the command has ended.
+            let _ = done.send(copy(&client, &stream, true));
+        });
+    }
+    drop(done);
+    for result in results {
+        tolerate(result, ignore)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -51,8 +162,9 @@ fn options(args: &LogsArgs) -> Result<String> {
             add(key, "true".to_owned());
         }
     }
+    let tail = args.tail.or(args.selector.as_ref().map(|_| LINES_OF_MANY));
     // kubectl's --tail=-1 means everything.
-    if let Some(tail) = args.tail.filter(|tail| *tail >= 0) {
+    if let Some(tail) = tail.filter(|tail| *tail >= 0) {
         add("tailLines", tail.to_string());
     }
     if let Some(limit) = args.limit_bytes {
@@ -97,38 +209,41 @@ fn seconds(text: &str) -> Option<u64> {
     (number.is_empty() && !text.is_empty()).then(|| total_ms.div_ceil(1000))
 }
 
-fn container_names(client: &Client, path: &str) -> Result<Vec<String>> {
-    let pod = client.get(path)?;
-    let init = pod["spec"]["initContainers"]
-        .as_array()
-        .into_iter()
-        .flatten();
-    let all = init.chain(pod["spec"]["containers"].as_array().into_iter().flatten());
-    let added = pod["spec"]["ephemeralContainers"].as_array();
-    let all = all.chain(added.into_iter().flatten());
-    Ok(all
-        .filter_map(|c| c["name"].as_str().map(str::to_owned))
-        .collect())
+fn container_names(pod: &Value) -> Vec<String> {
+    let lists = ["initContainers", "containers", "ephemeralContainers"];
+    let lists = lists.map(|list| pod["spec"][list].as_array());
+    let all = lists.into_iter().flatten().flatten();
+    all.filter_map(|c| c["name"].as_str().map(str::to_owned))
+        .collect()
 }
 
-fn copy(mut body: impl Read, prefix: &str) -> Result<()> {
+/// Prints a log to its end, which others may write to at the same time: each line at once.
+fn copy(client: &Client, stream: &Stream, shared: bool) -> Result<()> {
     let lost = |e: std::io::Error| CliError::new("lost the agent").because(e);
-    if prefix.is_empty() {
-        let mut buffer = [0; 16 * 1024];
-        loop {
-            match body.read(&mut buffer).map_err(lost)? {
-                0 => return Ok(()),
-                length => put(&buffer[..length])?,
+    let mut body = BufReader::new(client.send("GET", &stream.path, None)?.body);
+    let prefix = stream.prefix.as_bytes();
+    let mut line = prefix.to_vec();
+    loop {
+        if prefix.is_empty() && !shared {
+            let piece = body.fill_buf().map_err(lost)?;
+            let length = piece.len();
+            put(piece)?;
+            body.consume(length);
+            if length == 0 {
+                return Ok(());
             }
+            continue;
         }
-    }
-    let mut lines = BufReader::new(body);
-    let mut line = prefix.as_bytes().to_vec();
-    while lines.read_until(b'\n', &mut line).map_err(lost)? > 0 {
+        let mut rest = (&mut body).take(MAX_LINE_BYTES);
+        if rest.read_until(b'\n', &mut line).map_err(lost)? == 0 {
+            return Ok(());
+        }
+        if !line.ends_with(b"\n") {
+            line.push(b'\n');
+        }
         put(&line)?;
         line.truncate(prefix.len());
     }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -81,12 +81,12 @@ const COMMANDS: &[(&[&str], &str)] = &[
         "a Deployment is rolled out when its file in `{manifests}` changes; `coracle describe deployment NAME` says how far it is",
     ),
     (
-        &["port-forward", "proxy", "tunnel"],
-        "the node reaches a pod by its address (`coracle get pods -o wide`), others by a `hostPort` or a `Service`",
+        &["proxy", "tunnel", "forward"],
+        "`coracle port-forward POD 8080:80`; other machines reach pods by a `hostPort` or a `Service`",
     ),
     (
-        &["cp", "copy"],
-        "`coracle exec POD -- tar c DIR | tar x`, or `tar c DIR | coracle exec -i POD -- tar x`",
+        &["copy", "scp"],
+        "`coracle cp POD:FILE .`, or `coracle cp FILE POD:DIR`",
     ),
     (&["log"], "`coracle logs POD`"),
     (
@@ -248,8 +248,8 @@ mod tests {
             ("coracle load -i x.tar", "`coracle image import ARCHIVE`"),
             ("coracle inspect web", "`coracle describe pod NAME`"),
             ("coracle scale --replicas 3 web", "write `replicas`"),
-            ("coracle port-forward web 80", "`hostPort`"),
-            ("coracle cp web:/a b", "tar c"),
+            ("coracle tunnel web 80", "`coracle port-forward POD"),
+            ("coracle copy web:/a b", "`coracle cp POD:FILE"),
             ("coracle start web", "a pod starts when"),
             ("coracle status", "`systemctl status coracle`"),
             ("coracle --socket /nowhere/x.sock apply", "a file in `/"),

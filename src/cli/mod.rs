@@ -12,6 +12,7 @@ pub mod client;
 mod condition;
 mod config;
 mod convert;
+mod copy;
 mod cordon;
 mod create;
 mod debug;
@@ -43,6 +44,7 @@ mod logs;
 mod meant;
 mod node_run;
 mod plan;
+mod port_forward;
 mod pull;
 mod report;
 mod retry;
@@ -117,6 +119,8 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Command::Logs(args) => logs::run(&client, &args),
         Command::Exec(args) => exec::run(&client, &args),
         Command::Attach(args) => attach::run(&client, &args),
+        Command::Cp(args) => copy::run(&client, &args),
+        Command::PortForward(args) => port_forward::run(&client, &args),
         Command::Debug(args) => debug::run(&client, &args),
         Command::Delete(args) => delete::run(&client, &args),
         Command::Wait(args) => wait::run(&client, &args),

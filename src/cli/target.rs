@@ -105,7 +105,19 @@ pub(super) fn pod_of(client: &Client, namespace: &str, text: &str) -> Result<Str
     };
     let owner = client.get(&workload_path(kind, namespace, name))?;
     let pods = client.get(&pod_path(namespace, ""))?;
-    let mut own: Vec<&Value> = pods_of(&owner, &pods).collect();
+    let Some((first, count)) = first_ready(pods_of(&owner, &pods)) else {
+        return Err(CliError::new(format!("{text} has no pods"))
+            .hint(format!("`coracle describe {text}` shows why")));
+    };
+    if count > 1 {
+        eprintln!("Found {count} pods, using pod/{first}");
+    }
+    Ok(first)
+}
+
+/// The name of the first of these pods, ready ones before others, and their number. Pods that are going away do not
+/// count.
+pub(super) fn first_ready<'p>(pods: impl Iterator<Item = &'p Value>) -> Option<(String, usize)> {
     let name = |pod: &Value| {
         pod["metadata"]["name"]
             .as_str()
@@ -117,16 +129,11 @@ pub(super) fn pod_of(client: &Client, namespace: &str, text: &str) -> Result<Str
         let mut conditions = conditions.into_iter().flatten();
         conditions.any(|c| c["type"] == "Ready" && c["status"] == "True")
     };
-    own.retain(|pod| pod["metadata"]["deletionTimestamp"].is_null());
-    own.order_by_key(|pod| (!is_ready(pod), name(pod)));
-    let Some(first) = own.first() else {
-        return Err(CliError::new(format!("{text} has no pods"))
-            .hint(format!("`coracle describe {text}` shows why")));
-    };
-    if own.len() > 1 {
-        eprintln!("Found {} pods, using pod/{}", own.len(), name(first));
-    }
-    Ok(name(first))
+    let mut pods: Vec<&Value> = pods
+        .filter(|pod| pod["metadata"]["deletionTimestamp"].is_null())
+        .collect();
+    pods.order_by_key(|pod| (!is_ready(pod), name(pod)));
+    Some((name(pods.first()?), pods.len()))
 }
 
 /// The path of a document that stands for pods.

@@ -174,6 +174,6 @@ pub(super) fn wanted(key: &[u8]) -> bool {
     clippy::cast_possible_truncation,
     reason = "time_t and long are 32 bits wide on some targets"
 )]
-pub(super) fn timespec((seconds, nanos): (i64, i64)) -> TimeSpec {
+pub(crate) fn timespec((seconds, nanos): (i64, i64)) -> TimeSpec {
     TimeSpec::new(seconds as libc::time_t, nanos as libc::c_long)
 }

@@ -3,7 +3,7 @@
 //!
 //! The shim forks a **courier**, which joins the container's cgroup and namespaces and forks a sibling of itself (so a
 //! child of the shim) in the container's pid namespace: the **program**. It takes on the identity of the bundle's
-//! `config.json` in the order libcontainer does, and execs.
+//! `config.json` in the order libcontainer does, and execs; or it copies files ([`copy`]) and ends.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -22,17 +22,17 @@ use nix::sched::{CloneFlags, setns};
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 
-use super::ShimError;
 use super::container::Container;
 use super::executor::{self, DEFAULT_PATH};
 use super::filter::Filter;
-use super::protocol::ExecRequest;
+use super::protocol::{Copy, ExecRequest};
 use super::status::{Status, report};
+use super::{ShimError, copy};
 use crate::chain;
 use crate::sys::cgroup::{self, Hierarchy};
 use crate::sys::openat::{self, Found};
 use crate::sys::process::{self, Fork};
-use crate::sys::{fdpass, pty, signals, user_namespace};
+use crate::sys::{capability, fdpass, pty, signals, user_namespace};
 use crate::types::Gather;
 
 /// A program that has not begun by then never will: its container's cgroup is frozen, or a disk hangs.
@@ -148,6 +148,10 @@ impl Job<'_> {
     fn courier(&self) -> String {
         let fork = self.read_spec().and_then(|spec| {
             let filter = self.read_filter()?;
+            if self.request.copy.is_some() {
+                // It never becomes another program, and the shim's memory is no business of the container.
+                process::set_dumpable(false).map_err(failed("hide from the container"))?;
+            }
             self.enter()?;
             self.close_the_rest();
             let fork = process::fork_sibling().map_err(failed("fork"))?;
@@ -245,7 +249,9 @@ impl Job<'_> {
         }
         nix::unistd::chdir(process.cwd()).map_err(failed_nix("enter the working directory"))?;
         // Only the exec changes the profile, so everything until then may still be done.
-        if let Some(profile) = process.apparmor_profile() {
+        if let Some(profile) = process.apparmor_profile()
+            && self.request.copy.is_none()
+        {
             apparmor::apply_profile(profile).map_err(|error| chain(&error))?;
         }
         let syscall = create_syscall();
@@ -270,6 +276,12 @@ impl Job<'_> {
             capabilities::drop_privileges(wanted, syscall.as_ref())
                 .map_err(|error| chain(&error))?;
         }
+        if let Some(files) = &self.request.copy {
+            if !early {
+                load()?;
+            }
+            return self.copy(files, process.apparmor_profile().as_deref(), filter);
+        }
         let env = self.environment(process);
         let path = env
             .get("PATH")
@@ -285,6 +297,28 @@ impl Job<'_> {
         let message = executor::run(&self.request.argv, &path, &env, filter);
         report(self.status, 'R', &message);
         process::exit_now(127);
+    }
+
+    /// Copies files with the container's identity, which is complete but for what an exec would have added.
+    fn copy(
+        &self,
+        files: &Copy,
+        profile: Option<&str>,
+        filter: Option<&Filter>,
+    ) -> Result<(), String> {
+        if let Some(profile) = profile.filter(|profile| !profile.is_empty()) {
+            copy::confine(profile).map_err(failed("change to the AppArmor profile"))?;
+        }
+        if let Some(filter) = filter {
+            filter.enter().map_err(failed("load the seccomp filter"))?;
+        }
+        if !nix::unistd::geteuid().is_root() {
+            // The exec of a program takes them from everyone but root.
+            capability::keep_only(&[]).map_err(failed("give up capabilities"))?;
+        }
+        // Its end means that the program runs.
+        process::close_leaked(self.status);
+        process::exit_now(copy::run(files, self.stdio));
     }
 
     fn standard_streams(&self, uid: u32) -> Result<(), String> {

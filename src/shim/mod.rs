@@ -3,7 +3,7 @@
 //!
 //! Reading order: [`run`] sets the process up ([`setup`]) and enters the loop of [`server`]; [`pod`] answers requests
 //! and reaps; [`container`] starts a container ([`bundle`], [`rootfs`], [`image_volumes`], [`binds`], [`streams`],
-//! [`executor`], [`status`], [`tighten`]), [`exec`] a program in one, which [`kept`] holds for hooks and probes;
+//! [`executor`], [`status`], [`tighten`]), [`exec`] a program in one, which [`kept`] holds for hooks and probes, or a [`copy`] of files;
 //! [`pause`] holds the process namespace of containers that share one, [`user_namespace`] shows mounts with the ids of a pod
 //! that has its own; [`log`], [`log_file`] and [`rotate`] write its output, [`exit`] tells how it ended. [`protocol`] and [`frame`] are shared with
 //! the agent.
@@ -20,6 +20,7 @@ mod binds;
 mod bundle;
 mod connection;
 mod container;
+mod copy;
 mod error;
 mod exec;
 mod executor;

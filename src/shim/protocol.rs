@@ -317,6 +317,29 @@ pub struct ExecRequest {
     /// program.
     #[serde(default)]
     pub keep: Option<Keep>,
+    /// Instead of a program the shim's own code runs, with everything else as for a program. A shim from before this
+    /// field runs `argv`.
+    #[serde(default)]
+    pub copy: Option<Copy>,
+}
+
+/// Files to copy as a tar stream, see `coracle::copy`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Copy {
+    /// To standard output.
+    Out {
+        /// A file or directory.
+        path: String,
+    },
+    /// From standard input.
+    In {
+        /// Where to.
+        path: String,
+        /// What the file or directory is called; `None`: the contents of one.
+        name: Option<String>,
+        /// Keep owners and permissions, as far as the container may.
+        keep: bool,
+    },
 }
 
 /// How a program is kept.

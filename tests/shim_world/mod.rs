@@ -431,6 +431,7 @@ pub(crate) fn exec_request(argv: &[&str], tty: bool) -> Request {
         tty,
         size: tty.then_some((100, 40)),
         keep: None,
+        copy: None,
     }))
 }
 

@@ -329,9 +329,15 @@ pub enum SortBy {
 /// `coracle logs`.
 #[derive(Debug, Clone, Args)]
 pub struct LogsArgs {
-    /// The pod, or KIND/NAME of a Deployment or the like: one of its pods
-    #[arg(value_parser = pod_or_owner)]
-    pub pod: String,
+    /// The pod, or KIND/NAME of a Deployment, Job or the like: one of its pods
+    #[arg(value_parser = pod_or_owner, required_unless_present = "selector")]
+    pub pod: Option<String>,
+    /// All pods with these labels, e.g. app=web,tier!=db; the last 10 lines of each unless --tail says otherwise
+    #[arg(short = 'l', long, conflicts_with = "pod")]
+    pub selector: Option<String>,
+    /// All pods of KIND/NAME, with --prefix
+    #[arg(long, conflicts_with = "selector")]
+    pub all_pods: bool,
     /// The container; required if the pod has several
     #[arg(short, long)]
     pub container: Option<String>,
@@ -356,9 +362,15 @@ pub struct LogsArgs {
     /// Prefix each line with its time
     #[arg(long)]
     pub timestamps: bool,
-    /// All containers, one after the other
+    /// All containers: one after the other, with --follow at the same time
     #[arg(long, conflicts_with = "container")]
     pub all_containers: bool,
+    /// Follow at most this many containers at the same time
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub max_log_requests: usize,
+    /// Go on if a container's log cannot be read
+    #[arg(long)]
+    pub ignore_errors: bool,
     /// Prefix each line with pod and container
     #[arg(long)]
     pub prefix: bool,

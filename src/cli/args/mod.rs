@@ -70,9 +70,10 @@ pub enum Command {
         after_help = "Examples:\n  coracle top pods -A --sort-by memory\n  coracle top pod web --containers\n  coracle top node"
     )]
     Top(TopArgs),
-    /// Print a container's output
+    /// Print the output of containers
     #[command(
-        after_help = "Examples:\n  coracle logs web --tail 20 -f\n  coracle logs web -c sidecar --previous"
+        after_help = "Examples:\n  coracle logs web --tail 20 -f\n  coracle logs web -c sidecar --previous\n  \
+                      coracle logs -l app=web --all-containers --prefix -f\n  coracle logs deployment/web --all-pods"
     )]
     Logs(LogsArgs),
     /// Run a program in a container
@@ -83,6 +84,22 @@ pub enum Command {
         after_help = "Examples:\n  coracle attach web\n  coracle attach -it web -c shell    (ctrl-p ctrl-q detaches)"
     )]
     Attach(AttachArgs),
+    /// Copy files to or from a container
+    #[command(
+        after_help = "Needs no program in the image. A directory is copied into an existing directory, or to a new name; DIR/. stands \
+                      for its contents. Links stay links, devices and pipes are left out.\n\n\
+                      Exit code: 0 if everything was copied, 1 if something is missing, 3 if there is no such pod or container.\n\n\
+                      Examples:\n  coracle cp web:/etc/nginx/nginx.conf .\n  coracle cp ./site shop/web:/srv -c nginx\n  \
+                      coracle cp web:/var/log - | tar t"
+    )]
+    Cp(CpArgs),
+    /// Forward local TCP ports to a pod
+    #[command(
+        after_help = "Connections end at the pod's localhost. Stops with ctrl-c, or when the pod is gone.\n\n\
+                      Examples:\n  coracle port-forward web 8080:80\n  coracle port-forward deployment/web 5000 6000\n  \
+                      coracle port-forward svc/web :80    (any local port)\n  coracle port-forward --address 0.0.0.0 web 8080:http"
+    )]
+    PortForward(PortForwardArgs),
     /// Add a debug container to a running pod
     #[command(
         after_help = "Examples:\n  coracle debug -it web --image busybox\n  coracle debug -it web --image busybox --target app    (sees the processes of `app`)\n  coracle debug -i web --image busybox -- wget -qO- localhost:8080"

@@ -60,6 +60,46 @@ pub struct AttachArgs {
     pub pod: String,
 }
 
+/// `coracle cp`.
+#[derive(Debug, Clone, Args)]
+pub struct CpArgs {
+    /// A file or directory here, [NAMESPACE/]POD:PATH in a container, or `-`: a tar archive on standard input
+    pub from: String,
+    /// Where to: the other of both; `-`: a tar archive on standard output
+    pub to: String,
+    /// The container; required if the pod has several
+    #[arg(short, long)]
+    pub container: Option<String>,
+    /// Namespace
+    #[command(flatten)]
+    pub namespace: NamespaceArgs,
+    /// In the container, keep neither owners nor all permissions: files belong to its user, and its umask applies
+    #[arg(long)]
+    pub no_preserve: bool,
+}
+
+/// `coracle port-forward`.
+#[derive(Debug, Clone, Args)]
+pub struct PortForwardArgs {
+    /// A pod, KIND/NAME of a Deployment or the like, or service/NAME: one of its pods
+    #[arg(value_name = "POD | KIND/NAME")]
+    pub target: String,
+    /// Ports, by number or by name in the manifest
+    #[arg(required = true, value_name = "[LOCAL:]REMOTE")]
+    pub ports: Vec<String>,
+    /// Listen on these addresses of this machine
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        value_delimiter = ',',
+        default_value = "localhost"
+    )]
+    pub address: Vec<String>,
+    /// Namespace
+    #[command(flatten)]
+    pub namespace: NamespaceArgs,
+}
+
 /// `coracle debug`.
 #[derive(Debug, Clone, Args)]
 pub struct DebugArgs {

@@ -57,6 +57,7 @@ fn request(command: &[String], timeout: Option<Duration>, target: &Target) -> Ex
             attempt: target.attempt,
             timeout_ms,
         }),
+        copy: None,
     }
 }
 

@@ -202,5 +202,6 @@ fn of<'a>(path: &'a [u8], kind: Kind, found: &FileStat) -> Entry<'a> {
         device: (major(found.st_rdev) as u32, minor(found.st_rdev) as u32),
         xattrs: &[],
         size: 0,
+        sparse: None,
     }
 }

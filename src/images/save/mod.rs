@@ -5,7 +5,7 @@
 
 mod client;
 mod layer;
-mod tar_writer;
+pub(crate) mod tar_writer;
 pub(super) mod worker;
 
 pub use client::{Saving, save};

@@ -17,25 +17,27 @@ const BUFFER_BYTES: usize = 128 << 10;
 
 /// An entry without its data.
 #[derive(Debug)]
-pub(super) struct Entry<'a> {
-    pub(super) name: &'a [u8],
+pub(crate) struct Entry<'a> {
+    pub(crate) name: &'a [u8],
     /// Target of a link.
-    pub(super) link: &'a [u8],
-    pub(super) kind: Kind,
-    pub(super) mode: u32,
-    pub(super) uid: u64,
-    pub(super) gid: u64,
+    pub(crate) link: &'a [u8],
+    pub(crate) kind: Kind,
+    pub(crate) mode: u32,
+    pub(crate) uid: u64,
+    pub(crate) gid: u64,
     /// Seconds and nanoseconds since 1970.
-    pub(super) mtime: (i64, i64),
-    pub(super) device: (u32, u32),
-    pub(super) xattrs: &'a [(Vec<u8>, Vec<u8>)],
+    pub(crate) mtime: (i64, i64),
+    pub(crate) device: (u32, u32),
+    pub(crate) xattrs: &'a [(Vec<u8>, Vec<u8>)],
     /// Length of the data.
-    pub(super) size: u64,
+    pub(crate) size: u64,
+    /// Length of the file with its holes, if the data begins with a map of them (GNU tar's format 1.0).
+    pub(crate) sparse: Option<u64>,
 }
 
 impl<'a> Entry<'a> {
     /// A file of root's, as archives have them.
-    pub(super) fn file(name: &'a [u8], size: u64) -> Self {
+    pub(crate) fn file(name: &'a [u8], size: u64) -> Self {
         Self {
             name,
             link: b"",
@@ -47,11 +49,12 @@ impl<'a> Entry<'a> {
             device: (0, 0),
             xattrs: &[],
             size,
+            sparse: None,
         }
     }
 
     /// Likewise a directory.
-    pub(super) fn directory(name: &'a [u8]) -> Self {
+    pub(crate) fn directory(name: &'a [u8]) -> Self {
         Self {
             kind: Kind::Directory,
             mode: 0o755,
@@ -61,7 +64,7 @@ impl<'a> Entry<'a> {
 }
 
 /// Writes a header, with PAX records before it where it needs some. The data must follow ([`copy`]).
-pub(super) fn head(out: &mut dyn Write, entry: &Entry<'_>) -> io::Result<()> {
+pub(crate) fn head(out: &mut dyn Write, entry: &Entry<'_>) -> io::Result<()> {
     let records = records(entry);
     if !records.is_empty() {
         let mut header = header(EntryType::XHeader, 0o644, records.len() as u64);
@@ -83,7 +86,7 @@ pub(super) fn head(out: &mut dyn Write, entry: &Entry<'_>) -> io::Result<()> {
 }
 
 /// Writes the data of an entry, exactly `size` bytes, and what fills up its last block.
-pub(super) fn copy(out: &mut dyn Write, data: &mut dyn Read, size: u64) -> io::Result<()> {
+pub(crate) fn copy(out: &mut dyn Write, data: &mut dyn Read, size: u64) -> io::Result<()> {
     copy_exactly(out, data, size)?;
     pad(out, size)
 }
@@ -108,7 +111,7 @@ pub(super) fn copy_exactly(out: &mut dyn Write, data: &mut dyn Read, size: u64) 
 }
 
 /// Writes the end of an archive.
-pub(super) fn end(out: &mut dyn Write) -> io::Result<()> {
+pub(crate) fn end(out: &mut dyn Write) -> io::Result<()> {
     out.write_all(&[[0; 512]; 2].concat())
 }
 
@@ -119,7 +122,7 @@ pub(super) fn length(files: impl Iterator<Item = u64>) -> u64 {
 }
 
 /// Fills up the last block of `size` bytes of data.
-pub(super) fn pad(out: &mut dyn Write, size: u64) -> io::Result<()> {
+pub(crate) fn pad(out: &mut dyn Write, size: u64) -> io::Result<()> {
     let padding = usize::try_from(size.next_multiple_of(BLOCK) - size).unwrap_or(0);
     out.write_all(&[0; 512][..padding])
 }
@@ -182,6 +185,16 @@ fn records(entry: &Entry<'_>) -> Vec<u8> {
     }
     if entry.name.len() > MAX_NAME_BYTES {
         record(&mut records, b"path", entry.name);
+    }
+    if let Some(size) = entry.sparse {
+        record(&mut records, b"GNU.sparse.major", b"1");
+        record(&mut records, b"GNU.sparse.minor", b"0");
+        record(&mut records, b"GNU.sparse.name", entry.name);
+        record(
+            &mut records,
+            b"GNU.sparse.realsize",
+            size.to_string().as_bytes(),
+        );
     }
     records
 }

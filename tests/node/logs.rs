@@ -1,0 +1,160 @@
+//! Logs of several containers and pods by `coracle logs`.
+
+use super::*;
+
+/// A Deployment whose pods have two containers that each say a word.
+const WEB: &str = "apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers:
+      - {name: one, image: 'busybox:test', command: [sh, -c, 'seq 20; echo one; exec sleep 1000']}
+      - {name: two, image: 'busybox:test', command: [sh, -c, 'echo two; exec sleep 1000']}
+";
+
+const JOB: &str = "apiVersion: batch/v1
+kind: Job
+metadata: {name: once}
+spec:
+  template:
+    spec:
+      restartPolicy: Never
+      containers: [{name: main, image: 'busybox:test', command: [echo, done]}]
+";
+
+fn wait(agent: &Agent, what: &str, condition: &str) {
+    for wanted in ["create", condition] {
+        agent.ok(&["wait", what, &format!("--for={wanted}"), "--timeout=60s"]);
+    }
+}
+
+/// The pods' names.
+fn pods(agent: &Agent, selector: &str) -> Vec<String> {
+    let names = agent.ok(&["get", "pods", "-l", selector, "-o", "name"]);
+    names.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn logs_of_several_pods_come_one_after_the_other_or_are_followed_together() {
+    let agent = Agent::start();
+    agent.write("web.yaml", WEB);
+    wait(&agent, "deployment/web", "condition=Available");
+    let web = pods(&agent, "app=web");
+    assert_eq!(web.len(), 2);
+    // Until everything is in the logs.
+    for (container, last) in [("one", "one"), ("two", "two")] {
+        for pod in &web {
+            let name = pod.trim_start_matches("pod/");
+            follow_until(&agent, &["logs", "-f", name, "-c", container], last);
+        }
+    }
+    let output = agent.cli(&["logs", "-l", "app=web"]);
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(
+        said.lines().count(),
+        20,
+        "the last ten lines of each: {said}"
+    );
+    assert_eq!(said.lines().filter(|line| *line == "one").count(), 2);
+    let noted = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        noted.contains("Defaulted container \"one\" of pod"),
+        "{noted}"
+    );
+    let all = agent.ok(&[
+        "logs",
+        "deployment/web",
+        "--all-pods",
+        "--all-containers",
+        "--tail",
+        "1",
+    ]);
+    for pod in &web {
+        for container in ["one", "two"] {
+            let line = format!("[{pod}/{container}] {container}");
+            assert!(all.lines().any(|found| found == line), "no {line} in {all}");
+        }
+    }
+    let one = agent.ok(&["logs", "deployment/web", "-c", "two"]);
+    assert_eq!(one, "two\n", "one pod only");
+
+    let mut followed = exec_logs(
+        &agent,
+        &["-l", "app=web", "--all-containers", "--prefix", "-f"],
+    );
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(
+        followed.stdout.take().expect("piped"),
+    ));
+    let mut missing: Vec<String> = web.iter().map(|pod| format!("[{pod}/one] one")).collect();
+    while !missing.is_empty() {
+        let line = lines.next().expect("it goes on").expect("text");
+        missing.retain(|wanted| *wanted != line);
+    }
+    // It ends with the last container.
+    agent.remove("web.yaml");
+    for pod in &web {
+        agent.wait_gone(pod.trim_start_matches("pod/"));
+    }
+    while lines.next().is_some() {}
+    followed.wait().expect("own child");
+
+    let output = agent.cli(&["logs", "-l", "app=none"]);
+    assert!(output.status.success() && output.stdout.is_empty());
+    let noted = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(noted, "No resources found in default namespace.\n");
+}
+
+fn exec_logs(agent: &Agent, args: &[&str]) -> std::process::Child {
+    coracle()
+        .arg("logs")
+        .args(args)
+        .env("CORACLE_SOCKET", agent.socket())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("coracle runs")
+}
+
+#[test]
+fn what_is_followed_is_limited_and_errors_end_it_unless_they_are_ignored() {
+    let agent = Agent::start();
+    agent.write("web.yaml", WEB);
+    agent.write("once.yaml", JOB);
+    wait(&agent, "job/once", "condition=Complete");
+    assert_eq!(agent.ok(&["logs", "job/once"]), "done\n");
+    wait(&agent, "deployment/web", "condition=Available");
+    let args = [
+        "logs",
+        "-l",
+        "app=web",
+        "--all-containers",
+        "-f",
+        "--max-log-requests",
+        "3",
+    ];
+    let output = agent.cli(&args);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        said.contains("attempting to follow 4 log streams, but maximum allowed concurrency is 3"),
+        "{said}"
+    );
+    let absent = ["logs", "-l", "app=web", "-c", "absent"];
+    let output = agent.cli(&absent);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("container \"absent\" not found"), "{said}");
+    assert_eq!(output.status.code(), Some(3));
+    assert!(
+        agent
+            .cli(&[&absent[..], &["--ignore-errors"]].concat())
+            .status
+            .success()
+    );
+    for args in [&["logs"][..], &["logs", "a", "-l", "x=y"]] {
+        assert_eq!(agent.cli(args).status.code(), Some(2), "{args:?}");
+    }
+}
