@@ -23,7 +23,7 @@ pub(crate) struct Resource {
 }
 
 /// The table.
-pub(crate) const RESOURCES: [Resource; 18] = [
+pub(crate) const RESOURCES: [Resource; 19] = [
     core(Kind::Endpoints, "Endpoints", "endpoints", "ep"),
     core(Kind::Events, "Event", "events", "ev"),
     Resource {
@@ -84,6 +84,10 @@ pub(crate) const RESOURCES: [Resource; 18] = [
     Resource {
         group: "batch/v1",
         ..apps(WorkloadKind::Job, "jobs", "")
+    },
+    Resource {
+        group: "batch/v1",
+        ..apps(WorkloadKind::CronJob, "cronjobs", "cj")
     },
 ];
 

@@ -40,7 +40,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 18] = [
+    pub(crate) const ALL: [Self; 19] = [
         Self::Pods,
         Self::Nodes,
         Self::Events,
@@ -59,6 +59,7 @@ impl Kind {
         Self::Workloads(WorkloadKind::StatefulSet),
         Self::Workloads(WorkloadKind::DaemonSet),
         Self::Workloads(WorkloadKind::Job),
+        Self::Workloads(WorkloadKind::CronJob),
     ];
 
     /// The kind of a configuration document.

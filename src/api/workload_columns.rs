@@ -47,6 +47,18 @@ pub fn columns(kind: WorkloadKind) -> &'static [(&'static str, u8)] {
             ("Images", 1),
             ("Selector", 1),
         ],
+        WorkloadKind::CronJob => &[
+            ("Name", 0),
+            ("Schedule", 0),
+            ("Timezone", 0),
+            ("Suspend", 0),
+            ("Active", 0),
+            ("Last Schedule", 0),
+            ("Age", 0),
+            ("Containers", 1),
+            ("Images", 1),
+            ("Selector", 1),
+        ],
         WorkloadKind::DaemonSet => &[
             ("Name", 0),
             ("Desired", 0),
@@ -87,6 +99,7 @@ pub fn row(kind: WorkloadKind, object: &Value, now: Timestamp) -> Vec<String> {
             completions(object),
             duration(status, now),
         ]),
+        WorkloadKind::CronJob => cells.extend(cron(object, now)),
         WorkloadKind::DaemonSet => cells.extend([
             number("desiredNumberScheduled"),
             number("currentNumberScheduled"),
@@ -127,6 +140,23 @@ fn completions(job: &Value) -> String {
     }
 }
 
+/// kubectl's cells of a CronJob.
+fn cron(object: &Value, now: Timestamp) -> [String; 5] {
+    let (spec, status) = (&object["spec"], &object["status"]);
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let none = || "<none>".to_owned();
+    let suspended = spec["suspend"] == true;
+    let last = status["lastScheduleTime"].as_str();
+    let last = last.and_then(|last| last.parse::<Timestamp>().ok());
+    [
+        text(&spec["schedule"]).unwrap_or_default(),
+        text(&spec["timeZone"]).unwrap_or_else(none),
+        if suspended { "True" } else { "False" }.to_owned(),
+        status["active"].as_array().map_or(0, Vec::len).to_string(),
+        last.map_or_else(none, |last| super::pod_columns::human_age(last, now)),
+    ]
+}
+
 /// How long the Job has been at work.
 fn duration(status: &Value, now: Timestamp) -> String {
     let time = |field: &str| status[field].as_str()?.parse::<Timestamp>().ok();
@@ -138,7 +168,12 @@ fn duration(status: &Value, now: Timestamp) -> String {
 
 /// Names and images of the template's containers.
 fn containers(object: &Value) -> [String; 2] {
-    let all = object["spec"]["template"]["spec"]["containers"].as_array();
+    let spec = &object["spec"];
+    let spec = match spec["jobTemplate"].is_object() {
+        true => &spec["jobTemplate"]["spec"],
+        false => spec,
+    };
+    let all = spec["template"]["spec"]["containers"].as_array();
     let list = |field: &str| {
         let texts = all.into_iter().flatten();
         let texts: Vec<&str> = texts.filter_map(|one| one[field].as_str()).collect();

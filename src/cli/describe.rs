@@ -52,7 +52,8 @@ pub(super) fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode> {
             | DescribeResource::DaemonSet
             | DescribeResource::ReplicaSet
             | DescribeResource::ReplicationController
-            | DescribeResource::Job => {
+            | DescribeResource::Job
+            | DescribeResource::CronJob => {
                 if let Some(of) = kind.workload() {
                     super::describe_workload::run(client, of, ns, names)?;
                 }

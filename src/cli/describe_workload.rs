@@ -57,9 +57,14 @@ fn page(kind: WorkloadKind, object: &Value, pods: &Value) -> String {
     line(&mut out, WIDTH, "Selector", &selector);
     match kind {
         WorkloadKind::Job => job(&mut out, object),
+        WorkloadKind::CronJob => cron(&mut out, object),
         _ => rollout(&mut out, kind, spec, status),
     }
     out.push_str("Pod Template:\n");
+    let spec = match kind {
+        WorkloadKind::CronJob => &spec["jobTemplate"]["spec"],
+        _ => spec,
+    };
     for container in spec["template"]["spec"]["containers"]
         .as_array()
         .into_iter()
@@ -69,7 +74,10 @@ fn page(kind: WorkloadKind, object: &Value, pods: &Value) -> String {
         let _ = writeln!(out, "  {}:  {}", one_line(&name), one_line(&image));
     }
     conditions(&mut out, &status["conditions"]);
-    its_pods(&mut out, object, pods);
+    // A CronJob's Jobs have them.
+    if kind != WorkloadKind::CronJob {
+        its_pods(&mut out, object, pods);
+    }
     out
 }
 
@@ -95,6 +103,43 @@ fn rollout(out: &mut String, kind: WorkloadKind, spec: &Value, status: &Value) {
         "StrategyType",
         strategy.unwrap_or("RollingUpdate"),
     );
+}
+
+/// What is particular to a CronJob.
+fn cron(out: &mut String, object: &Value) {
+    let (spec, status) = (&object["spec"], &object["status"]);
+    let text = |value: &Value| match value {
+        Value::String(text) => text.clone(),
+        Value::Null => "<unset>".to_owned(),
+        Value::Bool(yes) => if *yes { "True" } else { "False" }.to_owned(),
+        other => other.to_string(),
+    };
+    let active = status["active"].as_array().into_iter().flatten();
+    let active: Vec<String> = active.map(|job| text(&job["name"])).collect();
+    let active = match active.is_empty() {
+        true => "<none>".to_owned(),
+        false => active.join(", "),
+    };
+    for (title, value) in [
+        ("Schedule", &spec["schedule"]),
+        ("Time Zone", &spec["timeZone"]),
+        ("Concurrency Policy", &spec["concurrencyPolicy"]),
+        ("Suspend", &spec["suspend"]),
+        (
+            "Successful Job History Limit",
+            &spec["successfulJobsHistoryLimit"],
+        ),
+        ("Failed Job History Limit", &spec["failedJobsHistoryLimit"]),
+        (
+            "Starting Deadline Seconds",
+            &spec["startingDeadlineSeconds"],
+        ),
+        ("Last Schedule Time", &status["lastScheduleTime"]),
+        ("Last Successful Time", &status["lastSuccessfulTime"]),
+        ("Active Jobs", &Value::String(active)),
+    ] {
+        line(out, WIDTH, title, &text(value));
+    }
 }
 
 /// What is particular to a Job.

@@ -14,7 +14,9 @@ use crate::effects::credential::Credentials;
 use crate::spec::PodSecurity;
 use crate::spec::convert::{self, ConvertContext};
 use crate::spec::encrypted::{self, Opened, Outcome};
+use crate::spec::workload::cron;
 use crate::spec::{PodSpec, after};
+use crate::sys::zone;
 use crate::types::InOrder;
 
 /// Maximum size of a manifest, in bytes.
@@ -65,6 +67,7 @@ fn validated(
         pod_security,
         strict,
         opened: &opened,
+        zones: &zone::read(cron::zones(bytes)),
         ..ConvertContext::of("")
     };
     match convert::documents(bytes, name, &context) {

@@ -55,6 +55,7 @@ mod turns;
 mod unblock;
 mod user_namespaces;
 mod waits;
+mod wall_clock;
 mod watch;
 mod workloads;
 

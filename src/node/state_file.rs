@@ -8,10 +8,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::Node;
+use super::{Input, Node};
 use crate::layout::Layout;
 use crate::plan::incarnation::Incarnations;
+use crate::plan::workload::cron::CronRecord;
 use crate::plan::workload::job::JobRecord;
+use crate::plan::{Event, NodeFact};
 use crate::spec::WorkloadKey;
 use crate::sys::file::{self, Durability};
 
@@ -27,6 +29,8 @@ pub(super) struct StateFiles {
     holds: StateFile,
     /// What Jobs have achieved.
     jobs: StateFile,
+    /// The changes of CronJobs in that.
+    crons: u64,
     /// How far rollouts are.
     rollouts: StateFile,
 }
@@ -36,6 +40,9 @@ pub(super) struct StateFiles {
 pub(super) struct KeptJobs {
     pub(super) boot_id: String,
     pub(super) jobs: Vec<(WorkloadKey, JobRecord)>,
+    /// When CronJobs ran.
+    #[serde(default)]
+    pub(super) crons: Vec<(WorkloadKey, CronRecord)>,
 }
 
 impl StateFiles {
@@ -49,6 +56,7 @@ impl StateFiles {
                 durability: Durability::PowerCut,
                 ..StateFile::new(layout.jobs(), 0)
             },
+            crons: 0,
             rollouts: StateFile::new(layout.rollouts(), 0),
         }
     }
@@ -70,8 +78,20 @@ impl Node {
         let kept = || KeptJobs {
             boot_id: super::boot::id(),
             jobs: jobs.records(),
+            crons: workloads.crons.records(),
         };
-        files.jobs.keep(jobs.changes, || json(&kept()));
+        let (changes, crons) = (workloads.job_changes(), workloads.crons.changes);
+        files.jobs.keep(changes, || json(&kept()));
+        if files.crons != crons {
+            files.crons = crons;
+            // A run of a CronJob begins after that.
+            let (written, inputs) = (files.jobs.written(), self.tools.inputs.clone());
+            super::spawn(async move {
+                written.await;
+                let kept = Event::Node(NodeFact::CronsKept(crons));
+                let _ = inputs.send(Input::Event(kept)).await;
+            });
+        }
         let changes = workloads.rollout_changes;
         let kept = || json(&workloads.rollouts());
         files.rollouts.keep(changes, kept);
@@ -126,10 +146,15 @@ impl StateFile {
         self.seen = changes;
         // A pending write takes it along.
         if lock(&self.slot.next).replace(now()).is_none() {
-            let (path, slot) = (self.path.clone(), Arc::clone(&self.slot));
-            let durability = self.durability;
-            super::spawn(super::unblock(move || write(&path, durability, &slot)));
+            super::spawn(self.written());
         }
+    }
+
+    /// Ends when the newest state is written.
+    fn written(&self) -> impl Future<Output = ()> + use<> {
+        let (path, slot) = (self.path.clone(), Arc::clone(&self.slot));
+        let durability = self.durability;
+        super::unblock(move || write(&path, durability, &slot))
     }
 
     fn flush(&self) {

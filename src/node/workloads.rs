@@ -1,12 +1,13 @@
 //! Documents that stand for pods, as clients see them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 
 use super::Node;
+use crate::plan::status::time;
 use crate::plan::workload::status;
 use crate::spec::{Workload, WorkloadKey, WorkloadKind};
 
@@ -39,9 +40,18 @@ impl Node {
         }
         self.workloads.changes = changes;
         for kind in WorkloadKind::ALL {
-            let all = self.workloads.documents.iter();
+            let files = self.workloads.documents.iter().cloned();
+            // Jobs of CronJobs are in no file.
+            let made = self.state.workloads.crons.made.values();
+            let made = made.map(|made| (Arc::clone(&made.workload), time(made.created)));
+            let all = files.chain(made);
             let of_kind: Vec<_> = all.filter(|(w, _)| w.key.kind == kind).collect();
-            let mut same = true;
+            let known = of_kind.iter().map(|(workload, _)| &workload.key);
+            let known: BTreeSet<&WorkloadKey> = known.collect();
+            let before = self.workloads.status.len();
+            let status = &mut self.workloads.status;
+            status.retain(|key, _| key.kind != kind || known.contains(key));
+            let mut same = before == self.workloads.status.len();
             for (workload, _) in &of_kind {
                 let now = status::of(&self.state, workload).unwrap_or_default();
                 let before = self.workloads.status.get(&workload.key);
@@ -73,10 +83,23 @@ fn shown(workload: &Workload, created: &Time, status: &Value) -> Value {
     object["status"] = status.clone();
     let scales = !matches!(
         workload.key.kind,
-        WorkloadKind::DaemonSet | WorkloadKind::Job
+        WorkloadKind::DaemonSet | WorkloadKind::Job | WorkloadKind::CronJob
     );
     if scales && object["spec"]["replicas"].is_null() {
         object["spec"]["replicas"] = json!(1);
+    }
+    if let Some(cron) = &workload.cron {
+        let spec = &mut object["spec"];
+        for (field, value) in [
+            ("concurrencyPolicy", json!("Allow")),
+            ("suspend", json!(false)),
+            ("successfulJobsHistoryLimit", json!(cron.keep_succeeded)),
+            ("failedJobsHistoryLimit", json!(cron.keep_failed)),
+        ] {
+            if spec[field].is_null() {
+                spec[field] = value;
+            }
+        }
     }
     if let Some(job) = &workload.job {
         let spec = &mut object["spec"];

@@ -77,6 +77,10 @@ pub enum NodeFact {
     DesiredChanged(Desired),
     /// Pods of documents that stand for pods may come or go; see `plan::workload::next`.
     WorkloadTurn,
+    /// The wall clock was set.
+    ClockSet,
+    /// What was known of CronJobs after so many changes is on disk.
+    CronsKept(u64),
     /// The settings have changed.
     SettingsChanged(Settings),
     /// The node's addresses have changed; they are shown with its pods.
@@ -370,6 +374,8 @@ impl NodeFact {
             | Self::Alarmed
             | Self::ClaimsChanged(_)
             | Self::WorkloadTurn
+            | Self::ClockSet
+            | Self::CronsKept(_)
             | Self::OutsideSeen(_) => false,
         }
     }

@@ -18,6 +18,7 @@ use super::position::Positions;
 use super::priority::{self, Known, PriorityClasses};
 use super::service::ServiceDocument;
 use super::value::Value;
+use super::workload::cron::{self, Zones};
 use super::workload::{self, Workload, WorkloadKey, WorkloadKind};
 use super::{assemble, decode, default, ephemeral, kinds, service_rules, syntax};
 use crate::types::InOrder;
@@ -33,6 +34,8 @@ pub struct ConvertContext<'a> {
     pub pod_security: PodSecurity,
     /// What became of the encrypted contents of the file's Secrets.
     pub opened: &'a Opened,
+    /// The time zones that the file names.
+    pub zones: &'a Zones,
     /// No document is passed over: of a kind that is not read, it is an error beside others, too.
     pub strict: bool,
 }
@@ -43,6 +46,9 @@ pub const MAX_PODS: usize = 10_000;
 /// No encrypted content was decrypted.
 static NOTHING_OPENED: Opened = Opened::new();
 
+/// No time zone is known.
+static NO_ZONES: Zones = Zones::new();
+
 impl<'a> ConvertContext<'a> {
     /// Facts about a node of that name that allows everything to pods.
     pub const fn of(node_name: &'a str) -> Self {
@@ -50,6 +56,7 @@ impl<'a> ConvertContext<'a> {
             node_name,
             pod_security: PodSecurity::Privileged,
             opened: &NOTHING_OPENED,
+            zones: &NO_ZONES,
             strict: false,
         }
     }
@@ -119,6 +126,7 @@ pub fn documents_beside(
         let mut document = Document::new(Some(context.node_name), known, &report);
         document.pod_security = context.pod_security;
         document.opened = context.opened;
+        document.zones = context.zones;
         document.before = result.pods.len();
         document.object(&mut value, &Path::Root, None);
         for (index, pod) in document.pods {
@@ -328,6 +336,7 @@ struct Document<'r> {
     /// The level that pods may not exceed.
     pod_security: PodSecurity,
     opened: &'r Opened,
+    zones: &'r Zones,
     report: &'r Report,
     /// Pods with their index, if they are items of a list.
     pods: Vec<(Option<usize>, PodSpec)>,
@@ -352,6 +361,7 @@ impl<'r> Document<'r> {
             known,
             pod_security: PodSecurity::Privileged,
             opened: &NOTHING_OPENED,
+            zones: &NO_ZONES,
             report,
             pods: Vec::new(),
             services: Vec::new(),
@@ -528,6 +538,9 @@ impl<'r> Document<'r> {
     /// Makes the pods that a document stands for.
     fn workload(&mut self, kind: WorkloadKind, value: &mut Value, path: &Path<'_>) {
         bare(value);
+        if kind == WorkloadKind::CronJob {
+            return self.cron_job(value, path);
+        }
         let Some(mut template) = workload::read(kind, value, path, self.report) else {
             return;
         };
@@ -566,6 +579,33 @@ impl<'r> Document<'r> {
             self.warnings.push(warning);
         }
         self.workloads.push((None, made.workload));
+    }
+
+    /// Checks the Job that a document makes at set times by one of them.
+    fn cron_job(&mut self, value: &mut Value, path: &Path<'_>) {
+        let found = cron::read(value, self.zones, path, self.report);
+        let Some((draft, mut job)) = found else {
+            return;
+        };
+        let at = path.field("spec");
+        let at = at.field("jobTemplate");
+        let read = workload::read(WorkloadKind::Job, &mut job, &at, self.report);
+        let Some(mut template) = read else { return };
+        let at_pod = at.field("spec");
+        let at_pod = at_pod.field("template");
+        let Some((pod, _)) = self.decoded(&mut template.pod, &at_pod) else {
+            return;
+        };
+        let made = workload::make(template, pod, &at, self.report);
+        let Some((job, pod)) =
+            made.and_then(|made| Some((made.workload, made.pods.into_iter().next()?)))
+        else {
+            return;
+        };
+        if let Some(mut first) = self.assembled(pod, Vec::new(), &at_pod) {
+            self.warnings.append(&mut first.warnings);
+            self.workloads.push((None, draft.finish(job, first)));
+        }
     }
 
     fn pod(&mut self, value: &mut Value, path: &Path<'_>) {

@@ -14,6 +14,7 @@ pub const READ: &[&str] = &[
     "ReplicaSet",
     "ReplicationController",
     "Job",
+    "CronJob",
     "Service",
     "ConfigMap",
     "Secret",
@@ -26,8 +27,8 @@ pub const READ: &[&str] = &[
     "PodList",
 ];
 
-const ONLY: &str = "only Pod, Deployment, StatefulSet, DaemonSet, ReplicaSet, ReplicationController, Job, Service, ConfigMap, Secret, \
-     PersistentVolumeClaim, PersistentVolume, PriorityClass, Namespace and ServiceAccount are";
+const ONLY: &str = "only Pod, Deployment, StatefulSet, DaemonSet, ReplicaSet, ReplicationController, Job, CronJob, Service, ConfigMap, \
+     Secret, PersistentVolumeClaim, PersistentVolume, PriorityClass, Namespace and ServiceAccount are";
 
 /// A group of kinds, why they are not read, and what to do instead.
 type Group = (&'static [&'static str], &'static str, &'static str);
@@ -42,11 +43,6 @@ const GROUPS: &[Group] = &[
         &["PodTemplate"],
         "no controller here creates pods from it",
         "write its template as a Deployment, or as a document of `kind: Pod`, with a `metadata.name`",
-    ),
-    (
-        &["CronJob"],
-        "no controller here starts pods at set times",
-        "let a pod that always runs do the waiting, or the node's own timers",
     ),
     (
         &[
@@ -146,8 +142,7 @@ pub fn refused() -> impl Iterator<Item = (&'static [&'static str], &'static str)
 }
 
 /// Kinds without which the documents beside them would not do what their file is for.
-const NEEDED: [&str; 5] = [
-    "CronJob",
+const NEEDED: [&str; 4] = [
     "PodTemplate",
     "Kustomization",
     "KubeletConfiguration",

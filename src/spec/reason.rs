@@ -208,7 +208,7 @@ reasons! {
     /// A Deployment wants more or fewer pods of a template: its file, or a rollout, has changed the number. The message names
     /// the template by its hash.
     ScalingReplicaSet = Normal "ScalingReplicaSet",
-    /// A pod was made from a StatefulSet, DaemonSet, ReplicaSet, ReplicationController or Job.
+    /// A pod was made from a StatefulSet, DaemonSet, ReplicaSet, ReplicationController or Job, or a Job from a CronJob.
     SuccessfulCreate = Normal "SuccessfulCreate",
     /// A pod made from such a document is stopped: it is one too many, or its template has changed.
     SuccessfulDelete = Normal "SuccessfulDelete",
@@ -229,6 +229,16 @@ reasons! {
     PodFailurePolicy = Warning "PodFailurePolicy",
     /// More indexes of the Job have failed than its `maxFailedIndexes`.
     MaxFailedIndexesExceeded = Warning "MaxFailedIndexesExceeded",
+    /// A Job of the CronJob has ended.
+    SawCompletedJob = Normal "SawCompletedJob",
+    /// The CronJob is due, and does not begin: a Job of it still runs.
+    JobAlreadyActive = Normal "JobAlreadyActive",
+    /// A time of the CronJob has passed for longer than its `startingDeadlineSeconds`: it does not run.
+    MissSchedule = Warning "MissSchedule",
+    /// More than 100 times of the CronJob were missed; the last of them runs.
+    TooManyMissedTimes = Warning "TooManyMissedTimes",
+    /// The clock shows a time before 2025, so CronJobs wait until it is set (`timedatectl`).
+    ClockNotSet = Warning "ClockNotSet",
     /// All indexes of the Job have ended, and some of them have failed.
     FailedIndexes = Warning "FailedIndexes",
 

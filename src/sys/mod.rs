@@ -41,3 +41,4 @@ pub mod unix_socket;
 pub mod user_namespace;
 mod widths;
 pub mod xattr;
+pub mod zone;

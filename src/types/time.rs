@@ -21,12 +21,19 @@ impl Time {
     }
 }
 
-/// Microseconds of the wall clock since 1970, for display only: no decision depends on it.
+/// Microseconds of the wall clock since 1970, for display: of all decisions only those about CronJobs depend on it.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(transparent)]
 pub struct Wall(pub i64);
+
+impl Wall {
+    /// Whether the clock may be right: it shows a time since the first second of 2025.
+    pub fn is_set(self) -> bool {
+        self.0 >= 1_735_689_600_000_000
+    }
+}
 
 /// A time on both clocks.
 #[derive(

@@ -458,3 +458,83 @@ fn what_pods_run_without_is_passed_over_beside_them_with_a_warning() {
     let alone = file("ingress.yaml").expect("it is read");
     assert!(alone["errors"][0].as_str().is_some(), "{alone}");
 }
+
+#[test]
+fn a_cron_job_runs_what_it_has_missed_once() {
+    let agent = agent();
+    let cron = format!(
+        "apiVersion: batch/v1\nkind: CronJob\nmetadata: {{name: tick}}\nspec:\n  schedule: '0 0 1 * *'\n  timeZone: UTC\n  \
+         jobTemplate:\n    spec:\n      template:\n        spec:\n          restartPolicy: Never\n          volumes: \
+         [{{name: out, hostPath: {{path: {}}}}}]\n          containers:\n          - name: main\n            image: \
+         busybox:test\n            command: [sh, -c, 'echo $HOSTNAME >>/out/runs; echo tock']\n            volumeMounts: \
+         [{{name: out, mountPath: /out}}]\n",
+        agent.root.display()
+    );
+    agent.write("tick.yaml", &cron);
+    let table = "/apis/batch/v1/namespaces/default/cronjobs?watch=true";
+    let shown = |wanted: &dyn Fn(&Value) -> bool| {
+        let found = agent.watch(table).map(|event| event["object"].clone());
+        let mut found = found.filter(|object| wanted(&object["status"]));
+        found.next().expect("it is shown")
+    };
+    // It is known since now: nothing is missed.
+    let first = shown(&|status| status.is_object());
+    assert!(first["status"]["lastScheduleTime"].is_null(), "{first}");
+    assert!(agent.ok(&["get", "cj"]).contains("<none>"));
+
+    // As if the machine had been off for two months.
+    agent.signal(nix::sys::signal::Signal::SIGTERM);
+    agent.wait();
+    let path = agent.root.join("root/jobs.json");
+    let mut kept: Value =
+        serde_json::from_slice(&std::fs::read(&path).expect("a record")).expect("JSON");
+    let settled = &mut kept["crons"][0][1]["settled"];
+    let since = settled[0][0].as_i64().expect("a time") - 62 * 86_400;
+    *settled = serde_json::json!([[since, since]]);
+    std::fs::write(&path, kept.to_string()).expect("written");
+    agent.launch();
+    let done = shown(&|status| status["lastSuccessfulTime"].is_string());
+    let last = done["status"]["lastScheduleTime"].as_str().expect("a time");
+    assert!(last.ends_with("-01T00:00:00Z"), "{done}");
+    let runs = || std::fs::read_to_string(agent.root.join("runs")).expect("it ran");
+    let pod = runs().trim().to_owned();
+    let job = pod.strip_suffix("-0-0").expect("its name").to_owned();
+    let list: Value =
+        serde_json::from_str(&agent.ok(&["get", "job", &job, "-o", "json"])).expect("JSON");
+    let owner = &list["metadata"]["ownerReferences"][0];
+    assert_eq!(owner["uid"], done["metadata"]["uid"]);
+    assert_eq!(
+        agent.pod(&pod)["metadata"]["ownerReferences"][0]["uid"],
+        list["metadata"]["uid"]
+    );
+    assert_eq!(agent.ok(&["logs", &format!("job/{job}")]), "tock\n");
+    let page = agent.ok(&["describe", "cronjob", "tick"]);
+    assert!(
+        page.contains("SuccessfulCreate") && page.contains("SawCompletedJob"),
+        "{page}"
+    );
+
+    // Another agent knows, also without anything that a reboot removes.
+    agent.kill();
+    for pod in std::fs::read_dir(agent.root.join("run/pods")).expect("a folder") {
+        std::fs::remove_file(pod.expect("an entry").path().join("pod.json")).expect("each has one");
+    }
+    agent.launch();
+    agent.write(
+        "other.yaml",
+        &cron
+            .replace("tick", "other")
+            .replace("echo $HOSTNAME", "echo other"),
+    );
+    shown(&|status| status["lastSuccessfulTime"].is_string());
+    assert!(agent.ok(&["get", "jobs"]).contains(&job));
+    assert_eq!(runs(), format!("{pod}\n"));
+    // Without its file nothing is left.
+    agent.write("tick.yaml", "");
+    agent.ok(&[
+        "wait",
+        &format!("job/{job}"),
+        "--for=delete",
+        "--timeout=1m",
+    ]);
+}

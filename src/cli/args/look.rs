@@ -122,6 +122,9 @@ pub enum Resource {
     /// Jobs.
     #[value(name = "jobs", aliases = ["job", "jobs.batch"])]
     Jobs,
+    /// CronJobs.
+    #[value(name = "cronjobs", aliases = ["cronjob", "cj", "cronjobs.batch"])]
+    CronJobs,
     /// Services.
     #[value(name = "services", aliases = ["service", "svc"])]
     Services,
@@ -173,6 +176,7 @@ impl Resource {
             Self::ReplicaSets => Some(WorkloadKind::ReplicaSet),
             Self::ReplicationControllers => Some(WorkloadKind::ReplicationController),
             Self::Jobs => Some(WorkloadKind::Job),
+            Self::CronJobs => Some(WorkloadKind::CronJob),
             _ => None,
         }
     }
@@ -217,6 +221,9 @@ pub enum DescribeResource {
     /// A Job, with its pods.
     #[value(name = "job", aliases = ["jobs"])]
     Job,
+    /// A CronJob, with its Jobs that run.
+    #[value(name = "cronjob", aliases = ["cronjobs", "cj"])]
+    CronJob,
     /// A service.
     #[value(name = "service", aliases = ["services", "svc"])]
     Service,
@@ -253,6 +260,7 @@ impl DescribeResource {
             Self::ReplicaSet => Some(WorkloadKind::ReplicaSet),
             Self::ReplicationController => Some(WorkloadKind::ReplicationController),
             Self::Job => Some(WorkloadKind::Job),
+            Self::CronJob => Some(WorkloadKind::CronJob),
             _ => None,
         }
     }

@@ -69,8 +69,7 @@ pub(super) fn run(client: &Client, args: &GetArgs) -> Result<ExitCode> {
 
 /// Replaces kubectl's word for what people look for first.
 fn with_all(what: &[String]) -> Vec<String> {
-    const ALL: &str =
-        "pods,services,deployments,statefulsets,daemonsets,replicasets,replicationcontrollers,jobs";
+    const ALL: &str = "pods,services,deployments,statefulsets,daemonsets,replicasets,replicationcontrollers,jobs,cronjobs";
     let mut what = what.to_vec();
     if let Some(first) = what.first_mut() {
         let kinds = first.split(',');
@@ -110,6 +109,7 @@ pub(super) fn is_kubernetes(resource: Resource) -> bool {
         | Resource::ReplicaSets
         | Resource::ReplicationControllers
         | Resource::Jobs
+        | Resource::CronJobs
         | Resource::Events => true,
         Resource::Images | Resource::Files => false,
     }
@@ -145,6 +145,7 @@ pub(super) fn collection(resource: Resource, namespace: Option<&str>) -> String 
         Resource::ReplicaSets => "replicasets",
         Resource::ReplicationControllers => "replicationcontrollers",
         Resource::Jobs => "jobs",
+        Resource::CronJobs => "cronjobs",
         Resource::PriorityClasses => {
             return "/apis/scheduling.k8s.io/v1/priorityclasses".to_owned();
         }

@@ -171,6 +171,7 @@ pub(in crate::cli) fn singular(resource: Resource) -> &'static str {
         Resource::ReplicaSets => "replicaset.apps",
         Resource::ReplicationControllers => "replicationcontroller",
         Resource::Jobs => "job.batch",
+        Resource::CronJobs => "cronjob.batch",
         Resource::Events => "event",
         Resource::Images => "image",
         Resource::Files => "file",

@@ -176,7 +176,8 @@ fn columns(resource: Resource, wide: bool) -> (Vec<&'static str>, &'static [&'st
         | Resource::DaemonSets
         | Resource::ReplicaSets
         | Resource::ReplicationControllers
-        | Resource::Jobs => (Vec::new(), &[], |_, _, _| Vec::new()),
+        | Resource::Jobs
+        | Resource::CronJobs => (Vec::new(), &[], |_, _, _| Vec::new()),
         Resource::Files => (
             vec!["FILE", "STATE", "PODS", "DOCUMENTS", "ERRORS", "WARNINGS"],
             &["KINDS", "FIRST PROBLEM"],

@@ -13,7 +13,9 @@ use crate::plan::status;
 use crate::spec::convert::{self, ConvertContext};
 use crate::spec::encrypted::{self, Outcome, Sealed};
 use crate::spec::priority::PriorityClasses;
+use crate::spec::workload::cron;
 use crate::spec::{Configuration, PodKey, PodSecurity, PodSpec, ServiceDocument, Workload};
+use crate::sys::zone;
 use crate::types::Wall;
 
 /// A file that changed without being closed is read once it has stayed the same for this long.
@@ -222,6 +224,7 @@ impl Entry {
             node_name: reader.node_name,
             pod_security: reader.pod_security,
             opened: &opened,
+            zones: &zone::read(cron::zones(&bytes)),
             strict: false,
         };
         match Loaded::read(&bytes, &name, &context, reader.classes, self.modified) {

@@ -13,7 +13,9 @@ use crate::effects::credential::Credentials;
 use crate::spec::convert::ConvertContext;
 use crate::spec::encrypted::Opened;
 use crate::spec::priority::PriorityClasses;
+use crate::spec::workload::cron;
 use crate::spec::{Configuration, Pins, PodSecurity};
+use crate::sys::zone;
 use crate::types::{Gather, Wall};
 
 /// The objects of all files, each in the version in effect.
@@ -199,6 +201,7 @@ impl InEffect {
             strict: false,
             pod_security: self.pod_security,
             opened,
+            zones: &zone::read(cron::zones(file.text.as_bytes())),
         };
         Loaded::read(
             file.text.as_bytes(),

@@ -261,6 +261,7 @@ impl Agent {
         super::spawn(resolver::watch(config.clone(), tools.inputs.clone()));
         // Images before pods, so that a pod finds the import of its image under way.
         preload::watch(tools.clone());
+        super::spawn(super::wall_clock::watch(tools.inputs.clone()));
         super::spawn(watch::watch(tools, running));
         let code = node.run(inputs, alarm).await;
         boot::end(&config.layout.boot());
@@ -308,6 +309,7 @@ impl Agent {
         let rebooted = kept.boot_id != super::boot::id();
         let state = NodeState {
             workloads: Workloads::with_jobs(&kept.jobs, rebooted, super::now())
+                .with_crons(&kept.crons)
                 .with_rollouts(state_file::read(&layout.rollouts())),
             node: self.object.identity(),
             incarnations,

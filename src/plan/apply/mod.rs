@@ -78,6 +78,8 @@ impl NodeState {
         match fact {
             NodeFact::DesiredChanged(desired) => self.desired_changed(desired, now, out),
             NodeFact::WorkloadTurn => self.workload_turn(now, out),
+            NodeFact::ClockSet => self.clock_set(),
+            NodeFact::CronsKept(changes) => self.crons_kept(*changes),
             NodeFact::SettingsChanged(settings) => {
                 self.settings = settings.clone();
                 self.room_made(now, out);

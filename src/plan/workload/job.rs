@@ -18,7 +18,7 @@ use super::notice;
 use crate::plan::state::{ContainerState, Flag, Role};
 use crate::plan::status::{self, Phase};
 use crate::plan::verdict::Cause;
-use crate::plan::{NodeState, Notice, PodState, Stamp, Time};
+use crate::plan::{NodeState, Notice, PodState, Stamp, Time, Wall};
 use crate::spec::workload::job::{self, Action, Job, When};
 use crate::spec::{PodKey, PodSpec, Reason, RestartPolicy, Workload, WorkloadKey};
 
@@ -168,6 +168,29 @@ impl Jobs {
         let all = self.records.iter();
         all.map(|(key, record)| (key.clone(), record.clone()))
             .collect()
+    }
+
+    /// How and when this one has ended, if it has.
+    pub(super) fn ended(&self, key: &WorkloadKey) -> Option<(bool, Wall)> {
+        let end = self.records.get(key)?.ended.as_ref()?;
+        Some((end.complete, end.at.wall))
+    }
+
+    /// Whether it ended so long ago.
+    pub(super) fn is_over(&self, key: &WorkloadKey, ttl_ms: Option<u64>, now: Stamp) -> bool {
+        let end = self
+            .records
+            .get(key)
+            .and_then(|record| record.ended.as_ref());
+        let goes_at = end.zip(ttl_ms).map(|(end, ttl)| end.at.time.plus(ttl));
+        goes_at.is_some_and(|at| at <= now.time)
+    }
+
+    /// Forgets one.
+    pub(super) fn forget(&mut self, key: &WorkloadKey) {
+        self.changes += u64::from(self.records.remove(key).is_some());
+        self.made
+            .retain(|_, pod| pod.workload.as_ref() != Some(key));
     }
 
     /// Forgets Jobs that files asked for before and do not any more.

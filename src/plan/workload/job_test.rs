@@ -19,7 +19,7 @@ fn document(policy: &str, spec: &str) -> String {
 
 impl World {
     /// The names of the pods that run.
-    fn running(&self) -> Vec<String> {
+    pub(in crate::plan::workload) fn running(&self) -> Vec<String> {
         let pods = self.state.pods.values();
         let running =
             pods.filter(|pod| pod.stopping().is_none() && pod.containers[0].run.is_running());
@@ -28,7 +28,7 @@ impl World {
         names
     }
 
-    fn names(&self) -> Vec<String> {
+    pub(in crate::plan::workload) fn names(&self) -> Vec<String> {
         let pods = self.state.pods.values();
         let mut names: Vec<String> = pods.map(|pod| pod.spec.key.name.clone()).collect();
         names.sort();
@@ -36,7 +36,7 @@ impl World {
     }
 
     /// The container of this pod ends.
-    fn end(&mut self, name: &str, code: i32) {
+    pub(in crate::plan::workload) fn end(&mut self, name: &str, code: i32) {
         let mut pods = self.state.pods.values();
         let pod = pods.find(|pod| pod.spec.key.name == name).expect("a pod");
         let container = &pod.containers[0];

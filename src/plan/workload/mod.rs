@@ -5,6 +5,7 @@
 //! planner's own: a step is taken when a pod of a document has become ready, or unready, or is gone, and when a time is
 //! over that [`next`] names.
 
+pub mod cron;
 pub mod job;
 pub(super) mod notice;
 mod stage;
@@ -33,6 +34,8 @@ pub struct Workloads {
     progress: BTreeMap<WorkloadKey, Progress>,
     /// What Jobs have achieved.
     pub jobs: job::Jobs,
+    /// When CronJobs ran.
+    pub crons: cron::Crons,
     /// A step may have become possible.
     due: bool,
     /// When a step becomes possible if nothing happens.
@@ -78,6 +81,17 @@ impl Workloads {
         let mut workloads = Self::default();
         workloads.jobs.recovered(kept, rebooted, now);
         workloads
+    }
+
+    /// What was kept of CronJobs.
+    pub fn with_crons(self, kept: &[(WorkloadKey, cron::CronRecord)]) -> Self {
+        let crons = cron::Crons::recovered(kept);
+        Self { crons, ..self }
+    }
+
+    /// The number of changes of what is kept of Jobs and CronJobs.
+    pub fn job_changes(&self) -> u64 {
+        self.jobs.changes + self.crons.changes
     }
 
     /// How far the others were before the agent restart.
@@ -171,16 +185,26 @@ impl NodeState {
             let of_pods = desired.pods.values().filter_map(|pod| of_job(pod));
             of_pods.cloned().collect()
         };
-        let (jobs, jobs_before) = (jobs(desired), workloads.asked.as_ref().map(jobs));
-        let asked = |key: &WorkloadKey| jobs.contains(key);
-        workloads
-            .jobs
-            .retain(asked, &jobs_before.unwrap_or_default());
-        if desired.workloads.is_empty() && jobs.is_empty() {
+        let before = workloads.asked.as_ref();
+        let crons = &mut workloads.crons;
+        let mut jobs_before = before.map(jobs).unwrap_or_default();
+        let all_before = before.map(|before| &before.workloads);
+        jobs_before.extend(crons.jobs_of(all_before.into_iter().flat_map(BTreeMap::keys)));
+        let asked = |key: &WorkloadKey| desired.workloads.contains_key(key);
+        crons.retain(asked, |key| {
+            all_before.is_some_and(|all| all.contains_key(key))
+        });
+        let mut jobs = jobs(desired);
+        jobs.extend(crons.jobs_of(desired.workloads.keys()));
+        let strays = crons.strays(asked);
+        let kept = |key: &WorkloadKey| jobs.contains(key) || strays.contains(key);
+        workloads.jobs.retain(kept, &jobs_before);
+        if desired.workloads.is_empty() && jobs.is_empty() && strays.is_empty() {
             *workloads = Workloads {
                 changes: workloads.changes,
                 rollout_changes: workloads.rollout_changes + 1,
                 jobs: std::mem::take(&mut workloads.jobs),
+                crons: std::mem::take(&mut workloads.crons),
                 ..Workloads::default()
             };
             return self.want(desired, now, out);
@@ -188,7 +212,8 @@ impl NodeState {
         workloads.rollout_changes += 1;
         let known = std::mem::take(&mut workloads.progress);
         let mut known: BTreeMap<_, _> = known;
-        let rolled_out = desired.workloads.iter().filter(|(_, w)| w.job.is_none());
+        let pods_last = |w: &Workload| w.job.is_none() && w.cron.is_none();
+        let rolled_out = desired.workloads.iter().filter(|(_, w)| pods_last(w));
         for (key, workload) in rolled_out {
             let mut progress = (known.remove(key)).unwrap_or_else(|| Progress::new(workload, now));
             if progress.revision != workload.revision || progress.replicas != workload.pods.len() {
@@ -208,6 +233,17 @@ impl NodeState {
         };
         let staged = self.staged(now, out);
         self.want_staged(&staged, &before, now, out);
+    }
+
+    /// The wall clock was set.
+    pub(super) fn clock_set(&mut self) {
+        self.workloads.due |= self.workloads.asked.is_some();
+    }
+
+    /// What was known of CronJobs after so many changes is on disk.
+    pub(super) fn crons_kept(&mut self, changes: u64) {
+        self.workloads.crons.kept = changes;
+        self.clock_set();
     }
 
     /// Takes the steps that are possible.
@@ -274,6 +310,7 @@ impl NodeState {
         let keys = asked.pods.values().map(|pod| (&pod.key, pod));
         let asked_pods: BTreeMap<_, _> = keys.gather();
         let mut jobs = std::mem::take(&mut self.workloads.jobs);
+        let mut crons = std::mem::take(&mut self.workloads.crons);
         // Pods of a document that cannot be read any more go on as they are.
         let staged =
             |key: &WorkloadKey| asked.workloads.contains_key(key) || key.kind == WorkloadKind::Job;
@@ -286,7 +323,31 @@ impl NodeState {
         for pod in unread.flat_map(|key| job::Jobs::unread(self, key)) {
             pods.insert(pod.uid.clone(), Arc::clone(pod));
         }
+        // The same of a CronJob's, if its file has gone while no agent ran.
+        let strays = crons.strays(|key| asked.workloads.contains_key(key));
+        for pod in strays.iter().flat_map(|key| job::Jobs::unread(self, key)) {
+            let here = self.pods.get(&pod.uid);
+            if here.is_some_and(|here| !here.finished()) {
+                pods.insert(pod.uid.clone(), Arc::clone(pod));
+            }
+        }
         for (key, workload) in &asked.workloads {
+            if let Some(cron) = &workload.cron {
+                let mut of_jobs = BTreeMap::new();
+                for (one, first) in crons.made_jobs(workload, cron) {
+                    let Some(job) = &one.job else { continue };
+                    let (wanted, wake) = jobs.turn(self, (&one, job), Some(&first), now, out);
+                    of_jobs.insert(one.key.clone(), wanted);
+                    self.workloads.wake = self.workloads.wake.into_iter().chain(wake).min();
+                }
+                let taken = |key: &WorkloadKey| asked.workloads.contains_key(key);
+                let wake = crons.turn((workload, cron), &mut jobs, taken, now, out);
+                self.workloads.wake = self.workloads.wake.into_iter().chain(wake).min();
+                of_jobs.retain(|key, _| crons.made.contains_key(key));
+                let wanted = of_jobs.into_values().flatten();
+                pods.extend(wanted.map(|pod| (pod.uid.clone(), pod)));
+                continue;
+            }
             if let Some(job) = &workload.job {
                 let first = workload.pods.first();
                 let first = first.and_then(|first| asked_pods.get(first).copied());
@@ -319,14 +380,18 @@ impl NodeState {
             }
             self.workloads.wake = self.workloads.wake.into_iter().chain(wake).min();
         }
+        let mut workloads = asked.workloads.clone();
+        let made = crons.made.iter();
+        workloads.extend(made.map(|(key, made)| (key.clone(), Arc::clone(&made.workload))));
         let desired = Desired {
             pods,
             services: asked.services.clone(),
-            workloads: asked.workloads.clone(),
+            workloads,
         };
         self.workloads.asked = Some(asked);
         self.workloads.progress = progress;
         self.workloads.jobs = jobs;
+        self.workloads.crons = crons;
         desired
     }
 }

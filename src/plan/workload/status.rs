@@ -12,6 +12,9 @@ pub fn of(state: &NodeState, workload: &Workload) -> Option<Value> {
     if let Some(job) = &workload.job {
         return state.workloads.jobs.status(state, workload, job);
     }
+    if workload.cron.is_some() {
+        return state.workloads.crons.status(workload);
+    }
     let progress = state.workloads.progress.get(&workload.key)?;
     let all = progress.replicas_here;
     let here = &progress.figures;
@@ -39,7 +42,7 @@ pub fn of(state: &NodeState, workload: &Workload) -> Option<Value> {
             "updatedReplicas": here.updated,
             "updateRevision": format!("{}-{}", workload.key.name, workload.revision),
         }),
-        WorkloadKind::Job => return None,
+        WorkloadKind::Job | WorkloadKind::CronJob => return None,
         WorkloadKind::DaemonSet => json!({
             "desiredNumberScheduled": all,
             "currentNumberScheduled": replicas,

@@ -319,7 +319,7 @@ pub(super) fn prepare(pod: &mut Pod, key: &WorkloadKey, edition: &PodUid, indexe
     for name in [CONTROLLER_UID, "controller-uid"] {
         labels.insert(name.to_owned(), edition.to_string());
     }
-    pod.metadata.name = Some(name(key, 0, 0));
+    pod.metadata.name = Some(pod_name(key, 0, 0));
     let Some(spec) = pod.spec.as_mut().filter(|_| indexed) else {
         return;
     };
@@ -353,11 +353,11 @@ fn with_index(pod: &mut Pod, index: u32) {
     }
 }
 
-fn host(key: &WorkloadKey, index: u32) -> String {
+pub(super) fn host(key: &WorkloadKey, index: u32) -> String {
     format!("{}-{index}", key.name)
 }
 
-fn name(key: &WorkloadKey, index: u32, number: u32) -> String {
+pub(super) fn pod_name(key: &WorkloadKey, index: u32, number: u32) -> String {
     format!("{}-{index}-{number}", key.name)
 }
 
@@ -376,7 +376,7 @@ impl PodSpec {
     pub fn of_job(&self, index: u32, number: u32) -> Option<Self> {
         let key = self.workload.as_ref()?;
         let mut pod = (*self.manifest).clone();
-        pod.metadata.name = Some(name(key, index, number));
+        pod.metadata.name = Some(pod_name(key, index, number));
         let annotations = pod.metadata.annotations.as_ref();
         if annotations.is_some_and(|all| all.contains_key(INDEX)) {
             with_index(&mut pod, index);

@@ -149,7 +149,7 @@ pub(in crate::spec) fn make(
     check_selector(kind, &spec, &pod, &at, report);
     check_template(kind, &pod, &at.field("template").field("spec"), report);
     let replicas = match kind {
-        WorkloadKind::DaemonSet | WorkloadKind::Job => 1,
+        WorkloadKind::DaemonSet | WorkloadKind::Job | WorkloadKind::CronJob => 1,
         _ => replicas(&spec, &at, report),
     };
     let update = match kind {
@@ -159,7 +159,7 @@ pub(in crate::spec) fn make(
         }
         WorkloadKind::StatefulSet => stateful(&spec, &at.field("updateStrategy"), report),
         WorkloadKind::DaemonSet => daemon(&spec, &at.field("updateStrategy"), report),
-        WorkloadKind::Job => Update::Recreate,
+        WorkloadKind::Job | WorkloadKind::CronJob => Update::Recreate,
     };
     let (min_ready_ms, progress_deadline_ms) = times(kind, &spec, &at, report);
     if kind == WorkloadKind::StatefulSet {
@@ -192,6 +192,7 @@ pub(in crate::spec) fn make(
             progress_deadline_ms,
             paused: spec.paused,
             job,
+            cron: None,
             manifest,
             pods: Vec::new(),
             revision,
@@ -307,7 +308,7 @@ fn says_ready(pod: &Pod) -> bool {
     gates > 0 || containers.all(|container| container.readiness_probe.is_some())
 }
 
-fn owner(key: &WorkloadKey) -> OwnerReference {
+pub(super) fn owner(key: &WorkloadKey) -> OwnerReference {
     OwnerReference {
         api_version: key.kind.version().to_owned(),
         kind: key.kind.as_str().to_owned(),
@@ -318,7 +319,7 @@ fn owner(key: &WorkloadKey) -> OwnerReference {
     }
 }
 
-fn key(
+pub(super) fn key(
     kind: WorkloadKind,
     metadata: &mut ObjectMeta,
     path: &Path<'_>,
@@ -332,8 +333,14 @@ fn key(
         true => names::dns_label(&name),
         false => names::dns_subdomain(&name),
     };
-    let problem = match kind == WorkloadKind::Job && name.len() > 63 {
-        true => Some("must be no more than 63 characters".into()),
+    // A CronJob's name gets a minute and its Job's pods get numbers.
+    let longest = match kind {
+        WorkloadKind::Job => 63,
+        WorkloadKind::CronJob => 52,
+        _ => usize::MAX,
+    };
+    let problem = match name.len() > longest {
+        true => Some(format!("must be no more than {longest} characters")),
         false => problem,
     };
     match (name.as_str(), problem) {
@@ -659,7 +666,7 @@ pub(super) fn not_negative<T: Into<i64>>(given: T, path: &Path<'_>, report: &Rep
 }
 
 /// Removes the fields of a mapping that it does not have, and reports them.
-fn only(value: &mut Value, path: &Path<'_>, fields: &[&str], report: &Report) {
+pub(super) fn only(value: &mut Value, path: &Path<'_>, fields: &[&str], report: &Report) {
     let Value::Map(entries) = value else { return };
     entries.retain(|(key, _)| {
         let known = fields.contains(&key.as_str());
@@ -676,7 +683,7 @@ fn only(value: &mut Value, path: &Path<'_>, fields: &[&str], report: &Report) {
     });
 }
 
-fn get_mut<'v>(value: &'v mut Value, key: &str) -> Option<&'v mut Value> {
+pub(super) fn get_mut<'v>(value: &'v mut Value, key: &str) -> Option<&'v mut Value> {
     let Value::Map(entries) = value else {
         return None;
     };

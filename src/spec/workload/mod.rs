@@ -1,9 +1,11 @@
-//! Workload documents: Deployments, ReplicaSets, ReplicationControllers, StatefulSets, DaemonSets and Jobs. Each stands for
-//! pods of its template, which are made here, once, with all their names: `plan/workload/` decides when each of them comes
-//! and goes. The rules and messages are the API server's (`pkg/apis/apps/validation`).
+//! Workload documents: Deployments, ReplicaSets, ReplicationControllers, StatefulSets, DaemonSets, Jobs and CronJobs. Each
+//! stands for pods of its template, which are made here, once, with all their names (those of Jobs when they are due):
+//! `plan/workload/` decides when each of them comes and goes. The rules and messages are the API server's (`pkg/apis/apps/validation`).
 
+pub mod cron;
 pub mod job;
 mod make;
+pub mod schedule;
 mod selector;
 mod written;
 
@@ -16,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::pod::{PodKey, PodSpec, PodUid};
 use super::uid;
 
+pub use cron::CronJob;
 pub use job::Job;
 pub(super) use make::{make, read};
 
@@ -46,17 +49,20 @@ pub enum WorkloadKind {
     DaemonSet,
     /// `Job`.
     Job,
+    /// `CronJob`.
+    CronJob,
 }
 
 impl WorkloadKind {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Deployment,
         Self::ReplicaSet,
         Self::ReplicationController,
         Self::StatefulSet,
         Self::DaemonSet,
         Self::Job,
+        Self::CronJob,
     ];
 
     /// `kind` of a document.
@@ -68,6 +74,7 @@ impl WorkloadKind {
             Self::StatefulSet => "StatefulSet",
             Self::DaemonSet => "DaemonSet",
             Self::Job => "Job",
+            Self::CronJob => "CronJob",
         }
     }
 
@@ -75,7 +82,7 @@ impl WorkloadKind {
     pub fn version(self) -> &'static str {
         match self {
             Self::ReplicationController => "v1",
-            Self::Job => "batch/v1",
+            Self::Job | Self::CronJob => "batch/v1",
             Self::Deployment | Self::ReplicaSet | Self::StatefulSet | Self::DaemonSet => "apps/v1",
         }
     }
@@ -83,7 +90,9 @@ impl WorkloadKind {
     /// Whether documents of this version are read: also of those before `apps/v1`, which many manifests still have.
     pub(super) fn has_version(self, version: &str) -> bool {
         let older = ["apps/v1beta2", "apps/v1beta1", "extensions/v1beta1"];
-        version == self.version() || self.version() == "apps/v1" && older.contains(&version)
+        version == self.version()
+            || self.version() == "apps/v1" && older.contains(&version)
+            || self == Self::CronJob && version == "batch/v1beta1"
     }
 
     /// The kind of that name.
@@ -96,7 +105,7 @@ impl WorkloadKind {
         match self {
             Self::Deployment | Self::ReplicaSet | Self::ReplicationController => TEMPLATE_HASH,
             Self::StatefulSet | Self::DaemonSet => REVISION_HASH,
-            Self::Job => job::CONTROLLER_UID,
+            Self::Job | Self::CronJob => job::CONTROLLER_UID,
         }
     }
 }
@@ -188,6 +197,8 @@ pub struct Workload {
     pub paused: bool,
     /// Its pods are to end.
     pub job: Option<Box<Job>>,
+    /// Its Jobs begin at set times.
+    pub cron: Option<Box<CronJob>>,
     /// The document as it is shown, without status: JSON.
     pub manifest: Arc<str>,
 }

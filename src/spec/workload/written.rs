@@ -131,6 +131,16 @@ pub(super) fn fields(kind: WorkloadKind) -> &'static [&'static str] {
             "successPolicy",
             "managedBy",
         ],
+        WorkloadKind::CronJob => &[
+            "schedule",
+            "timeZone",
+            "concurrencyPolicy",
+            "startingDeadlineSeconds",
+            "successfulJobsHistoryLimit",
+            "failedJobsHistoryLimit",
+            "suspend",
+            "jobTemplate",
+        ],
         WorkloadKind::DaemonSet => &[
             "selector",
             "template",
