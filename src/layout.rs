@@ -136,6 +136,11 @@ impl Layout {
         self.root.join("jobs.json")
     }
 
+    /// The revisions of documents: `<root>/revisions.json`.
+    pub fn revisions(&self) -> PathBuf {
+        self.root.join("revisions.json")
+    }
+
     /// What removed pods leave to the next ones of their names: UIDs, evictions.
     pub fn incarnations(&self) -> PathBuf {
         self.root.join("incarnations.json")

@@ -103,6 +103,8 @@ mod report;
 mod resize;
 #[path = "node/restart_rules.rs"]
 mod restart_rules;
+#[path = "node/rollouts.rs"]
+mod rollouts;
 #[path = "node/security.rs"]
 mod security;
 #[path = "node/services.rs"]

@@ -13,7 +13,7 @@ use super::bundles::BundleRequest;
 use super::metrics::Metric;
 use super::pull::PullRequest;
 use crate::plan::event::ConditionChange;
-use crate::spec::PodKey;
+use crate::spec::{PodKey, WorkloadKind};
 
 /// Where an image archive is.
 #[derive(Debug)]
@@ -22,6 +22,30 @@ pub enum ImageArchive {
     Path(PathBuf),
     /// Bytes sent by a client; an error aborts the import.
     Sent(Receiver<io::Result<Bytes>>),
+}
+
+/// What a client asks about a document's rollout.
+#[derive(Debug)]
+pub struct RolloutRequest {
+    /// The kind of document; `None`: a pod.
+    pub kind: Option<WorkloadKind>,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// What.
+    pub rollout: Rollout,
+}
+
+/// What a client may ask about a rollout.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rollout {
+    /// Its revisions.
+    History,
+    /// A former revision, by default the one before.
+    Undo(Option<u64>),
+    /// Other pods of the same template.
+    Restart,
 }
 
 /// A command of a client. The node answers each exactly once; a dropped `reply` means the node is stopping.
@@ -74,6 +98,13 @@ pub enum Command {
         container: Option<String>,
         /// What is retried, as a sentence.
         reply: Sender<Result<String, CommandError>>,
+    },
+    /// Show the revisions of a document, or put another one in force.
+    Rollout {
+        /// What.
+        request: RolloutRequest,
+        /// Answered once it is on disk.
+        reply: Sender<Result<serde_json::Value, CommandError>>,
     },
     /// Import an image archive or OCI layout directory.
     ImportImage {

@@ -47,6 +47,8 @@ fn as_text<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error>
 pub enum FileState {
     /// Its documents are in force.
     Loaded,
+    /// Something else is in force of a document than it says, for its pods were not ready in time, or a client undid it.
+    RolledBack,
     /// It has errors; its last valid content stays in force.
     Rejected,
     /// Another file defines the same pod.
@@ -58,6 +60,7 @@ impl FileState {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Loaded => "Loaded",
+            Self::RolledBack => "RolledBack",
             Self::Rejected => "Rejected",
             Self::Superseded => "Superseded",
         }

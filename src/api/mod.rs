@@ -69,7 +69,7 @@ mod watch_test;
 pub use bundles::BundleRequest;
 pub use command::{
     Command, CommandError, CommandErrorKind, DrainOptions, ImageArchive, ImageRow, ImageUser,
-    PlannedFile, RemovedImages, SavedArchive, VolumeRow,
+    PlannedFile, RemovedImages, Rollout, RolloutRequest, SavedArchive, VolumeRow,
 };
 pub use error::ServeError;
 pub(crate) use error::{COMMAND_NOT_EXECUTABLE, COMMAND_NOT_FOUND};

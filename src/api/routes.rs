@@ -9,7 +9,7 @@ use hyper::{Method, Request, Response, StatusCode, Uri};
 use serde_json::json;
 use smol::channel::{Sender, bounded};
 
-use super::command::{Command, CommandError, PlannedFile};
+use super::command::{Command, CommandError, PlannedFile, Rollout, RolloutRequest};
 use super::door::Cost;
 use super::error::ApiError;
 use super::metrics::render;
@@ -20,6 +20,7 @@ use super::{
     attach, bundles, cordon, delete, ephemeral, eviction, exec, images, logs, port_forward, pull,
     shutdown, status_patch, volumes,
 };
+use crate::spec::WorkloadKind;
 
 /// The content type of Prometheus' text format.
 const EXPOSITION: &str = "text/plain; version=0.0.4";
@@ -41,6 +42,7 @@ enum Action {
     ReadLog,
     PatchNode,
     Retry,
+    Rollout,
     ShowCgroups,
     Plan,
     Drain,
@@ -138,6 +140,11 @@ const ROUTES: &[Route] = &[
         GET,
         "coracle/v1/namespaces/*/pods/*/cgroups",
         Action::ShowCgroups,
+    ),
+    route(
+        &[Method::GET, Method::POST],
+        "coracle/v1/namespaces/*/rollouts/*/*",
+        Action::Rollout,
     ),
     Route {
         max_body: Some(MAX_PLAN),
@@ -332,6 +339,7 @@ async fn act(action: Action, parameters: &[&str], call: Call) -> Result<Response
         Action::ReadLog => logs::answer(&context, &query, pod.0, pod.1).await,
         Action::PatchNode => cordon::patch_node(request, &context, pod.1, dry_run).await,
         Action::Retry => retry(&context, &query, pod.0, pod.1).await,
+        Action::Rollout => rollout(&context, request.method(), &query, parameters).await,
         Action::ShowCgroups => cgroups(&context, pod.0, pod.1).await,
         Action::Plan => plan(&context, request.body()).await,
         Action::Drain => cordon::drain(&context, &query, dry_run).await,
@@ -419,6 +427,42 @@ async fn retry(
     let done = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
                        "message": message });
     Ok(json_reply(done.to_string()))
+}
+
+/// `GET`: the revisions. `POST`: `?restart` or `?undo[=REVISION]`.
+async fn rollout(
+    context: &Context,
+    method: &Method,
+    query: &Query,
+    parameters: &[&str],
+) -> Result<Response<Body>, ApiError> {
+    let [namespace, kind, name] = *parameters else {
+        return Err(ApiError::bad_request(
+            "what is to be rolled out?".to_owned(),
+        ));
+    };
+    let known = WorkloadKind::of(kind);
+    if known.is_none() && kind != "Pod" {
+        return Err(ApiError::bad_request(format!("a {kind} has no rollouts")));
+    }
+    let revision = match query.get("undo") {
+        None | Some("") => Ok(None),
+        Some(number) => number.parse().map(Some),
+    };
+    let revision = revision.map_err(|_| ApiError::bad_request("invalid revision".to_owned()))?;
+    let rollout = match query.get("undo") {
+        _ if *method == Method::GET => Rollout::History,
+        Some(_) => Rollout::Undo(revision),
+        None => Rollout::Restart,
+    };
+    let request = RolloutRequest {
+        kind: known,
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+        rollout,
+    };
+    let shown = ask(context, |reply| Command::Rollout { request, reply }).await?;
+    Ok(json_reply(shown.to_string()))
 }
 
 /// Sends a command with a channel for its answer, and waits for the answer.

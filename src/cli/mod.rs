@@ -48,6 +48,7 @@ mod port_forward;
 mod pull;
 mod report;
 mod retry;
+mod rollout;
 mod save;
 mod secret;
 mod session;
@@ -125,6 +126,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Command::Delete(args) => delete::run(&client, &args),
         Command::Wait(args) => wait::run(&client, &args),
         Command::Retry(args) => retry::run(&client, &args),
+        Command::Rollout(command) => rollout::run(&client, &command),
         Command::Condition(command) => condition::run(&client, &command),
         Command::Image(command) => image::run(&client, command),
         Command::Bundle(command) => bundle::run(&client, command),

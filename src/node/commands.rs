@@ -66,6 +66,7 @@ impl Node {
             } => {
                 let _ = reply.try_send(self.retry((&namespace, &name), container));
             }
+            Command::Rollout { request, reply } => self.rollout(request, reply),
             Command::ImportImage {
                 archive,
                 name,

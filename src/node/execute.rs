@@ -12,6 +12,7 @@ use super::garbage::Cleaning;
 use super::network::{NameServer, Progress};
 use super::pods::Links;
 use super::pulls::Pulls;
+use super::rollouts::OnDisk;
 use super::turns::Turns;
 use super::user_namespaces::UserNamespaces;
 use super::{Input, exits};
@@ -56,6 +57,8 @@ pub(super) struct Tools {
     pub(super) pulls: Pulls,
     /// Changes of bundles.
     pub(super) bundles: Desk,
+    /// What is in force instead of what files say.
+    pub(super) instead: OnDisk,
     pub(super) links: Links,
     pub(super) cleaning: Cleaning,
     /// The lanes for pods on the host network, and for those that use the bridge, which may have to wait for the

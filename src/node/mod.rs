@@ -42,6 +42,7 @@ mod publish;
 mod pulls;
 mod recover;
 mod resolver;
+mod rollouts;
 mod saved;
 mod settings;
 mod shutdown;

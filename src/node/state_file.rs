@@ -13,6 +13,7 @@ use crate::layout::Layout;
 use crate::plan::incarnation::Incarnations;
 use crate::plan::workload::cron::CronRecord;
 use crate::plan::workload::job::JobRecord;
+use crate::plan::workload::revisions::{History, Subject};
 use crate::plan::{Event, NodeFact};
 use crate::spec::WorkloadKey;
 use crate::sys::file::{self, Durability};
@@ -33,6 +34,8 @@ pub(super) struct StateFiles {
     crons: u64,
     /// How far rollouts are.
     rollouts: StateFile,
+    /// The revisions of documents.
+    revisions: StateFile,
 }
 
 /// What Jobs have achieved, with the boot in which the times of it mean something.
@@ -58,6 +61,10 @@ impl StateFiles {
             },
             crons: 0,
             rollouts: StateFile::new(layout.rollouts(), 0),
+            revisions: StateFile {
+                durability: Durability::PowerCut,
+                ..StateFile::new(layout.revisions(), 0)
+            },
         }
     }
 }
@@ -95,6 +102,9 @@ impl Node {
         let changes = workloads.rollout_changes;
         let kept = || json(&workloads.rollouts());
         files.rollouts.keep(changes, kept);
+        if let Some(written) = self.keep_revisions() {
+            written.detach();
+        }
     }
 
     /// Blocking. Writes what is left.
@@ -103,6 +113,25 @@ impl Node {
         self.saved.files.holds.flush();
         self.saved.files.jobs.flush();
         self.saved.files.rollouts.flush();
+        self.saved.files.revisions.flush();
+    }
+}
+
+impl StateFiles {
+    /// What writes the revisions of documents, if they have changed.
+    pub(super) fn begin_revisions<T: Serialize>(
+        &mut self,
+        changes: u64,
+        records: impl FnOnce() -> T,
+    ) -> Option<impl FnOnce() + Send + 'static> {
+        let file = &mut self.revisions;
+        if file.seen == changes {
+            return None;
+        }
+        file.seen = changes;
+        *lock(&file.slot.next) = Some(json(&records()));
+        let (path, durability, slot) = (file.path.clone(), file.durability, Arc::clone(&file.slot));
+        Some(move || write(&path, durability, &slot))
     }
 }
 
@@ -182,7 +211,16 @@ fn write(path: &Path, durability: Durability, slot: &Slot) {
 
 /// The file's content; empty if it is missing or broken.
 pub(super) fn read<T: Default + DeserializeOwned>(path: &Path) -> T {
-    let bytes = match file::read_bounded(path, MAX_BYTES) {
+    read_up_to(path, MAX_BYTES)
+}
+
+/// The same of the revisions of documents, which have texts.
+pub(super) fn read_revisions(path: &Path) -> Vec<(Subject, History)> {
+    read_up_to(path, 4 * MAX_BYTES)
+}
+
+fn read_up_to<T: Default + DeserializeOwned>(path: &Path, limit: u64) -> T {
+    let bytes = match file::read_bounded(path, limit) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return T::default(),
         Err(error) => {

@@ -8,8 +8,12 @@ use serde_json::{Value, json};
 
 use super::Node;
 use crate::plan::status::time;
+use crate::plan::workload::revisions::Subject;
 use crate::plan::workload::status;
 use crate::spec::{Workload, WorkloadKey, WorkloadKind};
+
+/// Annotation of a shown document: why something else is in force than its file says.
+const REVISION_NOTE: &str = "coracle.dev/in-force";
 
 /// What was shown of them.
 #[derive(Debug, Default)]
@@ -62,13 +66,30 @@ impl Node {
             }
             let shown = of_kind.iter().filter_map(|(workload, created)| {
                 let status = self.workloads.status.get(&workload.key)?;
-                Some(shown(workload, created, status))
+                Some(self.with_revision(workload, shown(workload, created, status)))
             });
             if !same || of_kind.is_empty() {
                 let shown: Vec<Value> = shown.collect();
                 self.shown.store.set_workloads(kind, &shown);
             }
         }
+    }
+}
+
+impl Node {
+    /// The document with the number of its revision, and why something else is in force than its file says.
+    fn with_revision(&self, workload: &Workload, mut object: Value) -> Value {
+        let subject = Subject::Workload(workload.key.clone());
+        let history = self.state.workloads.histories.of(&subject);
+        let last = history.and_then(|history| history.revisions.last());
+        let annotations = &mut object["metadata"]["annotations"];
+        if let (Some(last), WorkloadKind::Deployment) = (last, workload.key.kind) {
+            annotations["deployment.kubernetes.io/revision"] = json!(last.number.to_string());
+        }
+        if let Some((_, note)) = status::note(&self.state, workload) {
+            annotations[REVISION_NOTE] = json!(note);
+        }
+        object
     }
 }
 

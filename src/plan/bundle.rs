@@ -65,12 +65,12 @@ impl Trial {
     }
 
     /// The time between two records of it, which is what a reboot costs.
-    fn step_ms(&self) -> u64 {
+    pub(super) fn step_ms(&self) -> u64 {
         (self.within_ms / 10).max(MIN_STEP_MS)
     }
 
     /// The trial as of now; in a boot after the one it was written in, no time but the reboot's has passed.
-    fn as_of(&self, boot: &str, now: Time) -> Self {
+    pub(super) fn as_of(&self, boot: &str, now: Time) -> Self {
         let passed = match self.boot == boot {
             true => now.since(self.at),
             false => self.step_ms(),

@@ -20,6 +20,7 @@ use super::run::Ended;
 pub use super::shutdown::{AskedBy, Group, Shutdown};
 use super::state::Settings;
 pub use super::verdict::Verdict;
+use super::workload::revisions::{Instead, Subject};
 use super::{Action, Stamp, Time};
 use crate::spec::{
     Condition, HookKind, ObjectKey, PodKey, PodSpec, PodUid, ProbeKind, Reason, ServiceSpec,
@@ -36,6 +37,10 @@ pub struct Desired {
     pub services: BTreeMap<PodKey, Arc<ServiceSpec>>,
     /// The documents that stand for some of the pods.
     pub workloads: BTreeMap<WorkloadKey, Arc<Workload>>,
+    /// What files say of pods whose edits may be taken back: the hash of each one's manifest.
+    pub editions: BTreeMap<PodKey, String>,
+    /// All files are in force: what is not in this is wanted no more.
+    pub complete: bool,
 }
 
 /// One run of one container.
@@ -81,6 +86,8 @@ pub enum NodeFact {
     ClockSet,
     /// What was known of CronJobs after so many changes is on disk.
     CronsKept(u64),
+    /// A client has put something in force instead of what a file says; `None`: what the file says again.
+    PutInstead(Subject, Option<Instead>),
     /// The settings have changed.
     SettingsChanged(Settings),
     /// The node's addresses have changed; they are shown with its pods.
@@ -376,6 +383,7 @@ impl NodeFact {
             | Self::WorkloadTurn
             | Self::ClockSet
             | Self::CronsKept(_)
+            | Self::PutInstead(..)
             | Self::OutsideSeen(_) => false,
         }
     }

@@ -158,6 +158,8 @@ impl NodeState {
             pods,
             services: desired.services.clone(),
             workloads: desired.workloads.clone(),
+            editions: BTreeMap::new(),
+            complete: desired.complete,
         }
     }
 

@@ -4,7 +4,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::error::{Path, Report};
-use super::{after, backoff, device, pinned, suggest, swap, uid};
+use super::{after, backoff, device, pinned, rollback, suggest, swap, uid};
 
 /// The domain of coracle's annotations.
 const DOMAIN: &str = "coracle.dev";
@@ -13,7 +13,7 @@ const DOMAIN: &str = "coracle.dev";
 pub const REQUIRED: &str = "coracle.dev/required";
 
 /// Annotations of pods.
-pub(crate) const OF_PODS: [&str; 8] = [
+pub(crate) const OF_PODS: [&str; 10] = [
     after::ANNOTATION,
     backoff::ANNOTATION,
     device::ANNOTATION,
@@ -22,6 +22,8 @@ pub(crate) const OF_PODS: [&str; 8] = [
     uid::CONFIGURATION,
     pinned::IMAGES,
     REQUIRED,
+    rollback::ANNOTATION,
+    rollback::WITHIN,
 ];
 
 /// Annotations of services: none so far.

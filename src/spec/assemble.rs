@@ -19,7 +19,8 @@ use super::restart::RestartPolicy;
 use super::workload::WorkloadKey;
 use super::{
     after, annotations, app_armor, backoff, confinement, container, device, huge_pages, names,
-    network, placement, resources, restart, security, support, swap, uid, user_namespace, volume,
+    network, placement, resources, restart, rollback, security, support, swap, uid, user_namespace,
+    volume,
 };
 use crate::types::quantity::Quantity;
 
@@ -193,6 +194,7 @@ fn settings(
             report.unsupported(&at.field(name), other, &["true", "false"]);
         }
     }
+    rollback::within_ms(written, &at, report);
     let restart_backoff = backoff::of(written, &at, report);
     (restart_backoff, swap::max_bytes(written, &at, report))
 }

@@ -573,11 +573,6 @@ impl<'r> Document<'r> {
         }
         self.objects
             .extend(made.claims.into_iter().map(|claim| (None, claim)));
-        if let Some(field) = made.without_effect {
-            let key = &made.workload.key;
-            let warning = format!("{key}: {field}: accepted, but no former template is kept");
-            self.warnings.push(warning);
-        }
         self.workloads.push((None, made.workload));
     }
 

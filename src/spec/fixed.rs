@@ -14,6 +14,7 @@ use super::pinned;
 use super::pod::QosClass;
 use super::priority::CRITICAL;
 use super::resources::{self, Figures};
+use super::rollback::RESTARTED_AT;
 use super::uid;
 use crate::types::Gather;
 
@@ -90,9 +91,9 @@ impl Parts {
         let annotations = pod.metadata.annotations.iter().flatten();
         let annotations = annotations.filter(|(key, _)| !own.contains(&key.as_str()));
         let entry = |(key, value): (&String, &String)| (key.clone(), value.as_str().into());
-        // A container gets its devices when it starts.
+        // A container gets its devices when it starts, and a restart of a document's pods replaces them.
         let (devices, annotations): (Vec<_>, Vec<_>) =
-            annotations.partition(|(key, _)| device::is_annotation(key));
+            annotations.partition(|(key, _)| device::is_annotation(key) || *key == RESTARTED_AT);
         let annotations: Map<String, Value> = annotations.into_iter().map(entry).gather();
         let mut kept: Map<String, Value> = devices.into_iter().map(entry).gather();
         let configuration = serde_json::json!(uid::configuration(&pod.metadata));

@@ -63,6 +63,7 @@ mod references;
 mod resize;
 mod resources;
 mod restart;
+pub mod rollback;
 mod security;
 mod service_ports;
 mod service_rules;

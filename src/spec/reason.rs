@@ -286,6 +286,8 @@ reasons! {
     ConfigurationChanged = Normal "ConfigurationChanged",
     /// A changed setting takes effect when the agent starts again.
     ConfigurationPending = Warning "ConfigurationPending",
+    /// The pods of an edit were not ready in time, and what was there before it is brought back. It stays until the document changes: `coracle get files`.
+    RolledBack = Warning "RolledBack",
     /// The pods of a bundle's new generation were not ready in time. `coracle bundle ls` shows which generation is in force.
     BundleFailed = Warning "BundleFailed",
     /// A bundle from the source that is polled (`coracle.bundle`) is in force.

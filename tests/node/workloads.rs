@@ -6,17 +6,23 @@ use serde_json::Value;
 
 use super::common::{Agent, archive};
 
-const SLEEP: &str = "trap 'exit 0' TERM; sleep 1000 & wait";
+pub(super) const SLEEP: &str = "trap 'exit 0' TERM; sleep 1000 & wait";
 
 /// An agent with an image.
-fn agent() -> Agent {
+pub(super) fn agent() -> Agent {
     let agent = Agent::start();
     agent.ok(&["image", "import", archive().to_str().expect("utf-8")]);
     agent
 }
 
 /// A document whose pods run this script.
-fn document(kind: &str, name: &str, script: &str, spec: &str, container: &str) -> String {
+pub(super) fn document(
+    kind: &str,
+    name: &str,
+    script: &str,
+    spec: &str,
+    container: &str,
+) -> String {
     format!(
         "apiVersion: apps/v1\nkind: {kind}\nmetadata: {{name: {name}}}\nspec:\n{spec}  selector: {{matchLabels: {{app: \
          {name}}}}}\n  template:\n    metadata: {{labels: {{app: {name}}}}}\n    spec:\n      terminationGracePeriodSeconds: \
@@ -26,7 +32,12 @@ fn document(kind: &str, name: &str, script: &str, spec: &str, container: &str) -
 }
 
 /// Waits until the status of a document is as wanted.
-fn wait_status(agent: &Agent, plural: &str, name: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+pub(super) fn wait_status(
+    agent: &Agent,
+    plural: &str,
+    name: &str,
+    wanted: impl Fn(&Value) -> bool,
+) -> Value {
     let path = format!("/apis/apps/v1/namespaces/default/{plural}?watch=true");
     let mut seen = Value::Null;
     for event in agent.watch(&path) {
@@ -43,7 +54,7 @@ fn wait_status(agent: &Agent, plural: &str, name: &str, wanted: impl Fn(&Value) 
 }
 
 /// Waits until so many pods are up to date and available, and no other is there.
-fn wait_rolled_out(agent: &Agent, name: &str, replicas: u64) -> Value {
+pub(super) fn wait_rolled_out(agent: &Agent, name: &str, replicas: u64) -> Value {
     wait_status(agent, "deployments", name, |status| {
         let all = ["replicas", "updatedReplicas", "availableReplicas"];
         all.iter().all(|field| status[field] == replicas)
@@ -51,7 +62,7 @@ fn wait_rolled_out(agent: &Agent, name: &str, replicas: u64) -> Value {
 }
 
 /// The names of the pods of a document that are not on their way out.
-fn pods(agent: &Agent, app: &str) -> BTreeSet<String> {
+pub(super) fn pods(agent: &Agent, app: &str) -> BTreeSet<String> {
     let list = agent.ok(&["get", "pods", "-l", &format!("app={app}"), "-o", "json"]);
     let list: Value = serde_json::from_str(&list).expect("JSON");
     let items = list["items"].as_array().expect("a list").iter();

@@ -293,7 +293,7 @@ pub(crate) fn desired(pods: &[&Arc<PodSpec>]) -> Desired {
             .into_iter()
             .map(|s| (s.key.clone(), Arc::new(s)))
             .collect(),
-        workloads: BTreeMap::new(),
+        ..Desired::default()
     }
 }
 

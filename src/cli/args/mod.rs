@@ -7,6 +7,7 @@ pub(super) mod flags;
 mod look;
 mod node;
 mod pods;
+mod rollout;
 
 use std::path::PathBuf;
 
@@ -20,6 +21,7 @@ pub use create::*;
 pub use look::*;
 pub use node::*;
 pub use pods::*;
+pub use rollout::*;
 
 /// The agent's socket in the default runtime directory.
 pub const DEFAULT_SOCKET: &str = "/run/coracle/coracle.sock";
@@ -123,6 +125,12 @@ pub enum Command {
         after_help = "The back-off keeps growing as if the pod had retried by itself.\n\nExamples:\n  coracle retry web\n  coracle retry web -c sidecar"
     )]
     Retry(RetryArgs),
+    /// Follow, undo and restart rollouts of Deployments, StatefulSets and DaemonSets
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  coracle rollout status deployment/web\n  coracle rollout undo deployment/web\n  coracle rollout restart deployment/web"
+    )]
+    Rollout(RolloutCommand),
     /// Set the conditions that a pod's readiness gates require
     #[command(subcommand)]
     Condition(ConditionCommand),

@@ -41,6 +41,13 @@ pub(super) struct Desk {
     pub(super) changes: Receiver<()>,
 }
 
+impl Desk {
+    /// Has the manifests read again.
+    pub(super) fn read_again(&self) {
+        let _ = self.changed.try_send(());
+    }
+}
+
 impl Default for Desk {
     fn default() -> Self {
         let (changed, changes) = bounded(1);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 
 use super::files::{Fingerprint, read};
-use super::{MAX_OBJECTS, MAX_TOTAL};
+use super::{MAX_OBJECTS, MAX_TOTAL, instead};
 use crate::effects::credential::Credentials;
 use crate::plan::status;
 use crate::spec::convert::{self, ConvertContext};
@@ -31,6 +31,10 @@ pub(in crate::node) struct Loaded {
     /// The documents that stand for some of the pods.
     pub(in crate::node) workloads: Vec<Arc<Workload>>,
     pub(super) warnings: Vec<String>,
+    /// What something else is in force of.
+    pub(super) own: instead::Own,
+    /// Why it is.
+    pub(super) notes: Vec<String>,
     pub(super) modified: Wall,
 }
 
@@ -113,6 +117,8 @@ impl Loaded {
             configuration: found.configuration,
             workloads: found.workloads.into_iter().map(Arc::new).collect(),
             warnings,
+            own: Default::default(),
+            notes: Vec::new(),
             modified,
         })
     }
@@ -125,6 +131,8 @@ impl Loaded {
             configuration: from.configuration,
             workloads: Vec::new(),
             warnings: Vec::new(),
+            own: Default::default(),
+            notes: Vec::new(),
             modified: Wall::default(),
         }
     }
@@ -148,6 +156,11 @@ impl Loaded {
             *found.entry(kind.to_owned()).or_default() += 1;
         }
         found
+    }
+
+    /// What is to be said about it: first what something else is in force of.
+    pub(super) fn warnings(&self) -> Vec<String> {
+        self.notes.iter().chain(&self.warnings).cloned().collect()
     }
 
     pub(super) fn keys(&self) -> Vec<PodKey> {

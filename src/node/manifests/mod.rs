@@ -7,6 +7,7 @@ mod classes;
 mod documents;
 mod entry;
 mod files;
+mod instead;
 mod preview;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,6 +25,7 @@ use crate::effects::credential::Credentials;
 use crate::effects::volume::claim;
 use crate::layout::Layout;
 use crate::plan::event::Desired;
+use crate::plan::workload::revisions::Overrides;
 use crate::spec::node_ports::{self, PortOf};
 use crate::spec::priority::PriorityClasses;
 use crate::spec::{Configuration, Pins, PodSecurity, PodUid, ServiceDocument};
@@ -90,6 +92,9 @@ pub(super) struct Manifests {
     classes: PriorityClasses,
     /// The services of all versions in effect with their node ports, and their files.
     services: Vec<(PathBuf, ServiceDocument)>,
+    /// What is in force instead of what files say.
+    instead: Arc<Overrides>,
+    instead_changed: bool,
     /// The node ports chosen earlier, to be chosen again.
     node_ports: BTreeMap<PortOf, u16>,
     /// Why the directory could not be read; its last documents stay in force.
@@ -136,6 +141,8 @@ impl Manifests {
             inherited,
             classes: PriorityClasses::new(),
             services: Vec::new(),
+            instead: Arc::default(),
+            instead_changed: false,
             node_ports,
             unreadable: None,
             beyond: None,
@@ -174,6 +181,12 @@ impl Manifests {
         }
     }
 
+    /// Puts this in force instead of what files say, with the next scan.
+    pub(super) fn set_instead(&mut self, instead: Arc<Overrides>) {
+        self.instead_changed |= self.instead != instead;
+        self.instead = instead;
+    }
+
     /// Scans all files. The `closed` ones are known to be complete (closed after writing, or renamed to their
     /// place); with `all_closed` every file is taken as it is. `running` pods are preferred in name conflicts.
     pub(super) fn scan(
@@ -183,7 +196,10 @@ impl Manifests {
         all_closed: bool,
         running: &BTreeSet<PodUid>,
     ) -> Scan {
-        let mut scan = Scan::default();
+        let mut scan = Scan {
+            changed: std::mem::take(&mut self.instead_changed),
+            ..Scan::default()
+        };
         self.credentials.try_again();
         let mut looks = 0;
         let found = loop {
@@ -204,6 +220,7 @@ impl Manifests {
             let sealed = self.entries.values().flat_map(|entry| &entry.sealed);
             self.credentials.keep(&sealed.copied().gather());
             self.settle(&found, running);
+            self.put_instead();
             self.note_configuration();
             self.note_images();
             self.assign_node_ports();
@@ -488,6 +505,8 @@ impl Manifests {
                 .flat_map(|loaded| &loaded.workloads)
                 .map(|workload| (workload.key.clone(), workload.clone()))
                 .gather(),
+            editions: self.editions(),
+            complete: self.all_in_effect(),
         }
     }
 
@@ -537,15 +556,16 @@ impl Manifests {
                 pods: loaded.map(Loaded::keys).unwrap_or_default(),
                 documents: loaded.map(Loaded::documents).unwrap_or_default(),
                 errors,
-                warnings: loaded
-                    .map(|loaded| loaded.warnings.clone())
-                    .unwrap_or_default(),
+                warnings: loaded.map(Loaded::warnings).unwrap_or_default(),
                 modified: Some(modified),
             };
             let errors = [entry.errors.clone(), entry.conflicts.clone()].concat();
             match (&entry.applied, errors.is_empty()) {
                 (Some(applied), true) => rows.push(row(
-                    FileState::Loaded,
+                    match applied.is_rolled_back() {
+                        true => FileState::RolledBack,
+                        false => FileState::Loaded,
+                    },
                     Some(applied),
                     errors,
                     applied.modified,

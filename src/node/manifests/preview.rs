@@ -10,6 +10,7 @@ use super::files::is_ignored;
 use super::{ClaimSizes, Loaded, Manifests};
 use crate::api::PlannedFile;
 use crate::effects::credential::Credentials;
+use crate::plan::workload::revisions::Overrides;
 use crate::spec::convert::ConvertContext;
 use crate::spec::encrypted::Opened;
 use crate::spec::priority::PriorityClasses;
@@ -31,6 +32,8 @@ pub(in crate::node) struct InEffect {
     /// The decrypted contents of Secrets.
     pub(in crate::node) credentials: Credentials,
     sizes: ClaimSizes,
+    /// What is in force instead of what files say.
+    instead: Arc<Overrides>,
     pub(in crate::node) files: BTreeMap<PathBuf, Loaded>,
 }
 
@@ -60,6 +63,7 @@ impl Manifests {
             pod_security: self.pod_security,
             credentials: self.credentials.clone(),
             sizes: self.sizes.clone(),
+            instead: Arc::clone(&self.instead),
             files: applied.gather(),
         }
     }
@@ -131,7 +135,7 @@ impl InEffect {
                 one.errors.extend(forbidden);
             }
             one.errors.extend(self.sizes.shrunk(&one.path, loaded));
-            one.warnings.clone_from(&loaded.warnings);
+            one.warnings = loaded.warnings();
         }
         then.note_configuration();
         if let (Some(folder), Some((_, pins))) = (&folder, bundle) {
@@ -203,13 +207,10 @@ impl InEffect {
             opened,
             zones: &zone::read(cron::zones(file.text.as_bytes())),
         };
-        Loaded::read(
-            file.text.as_bytes(),
-            &file.name,
-            &context,
-            &classes,
-            Wall::default(),
-        )
+        let text = file.text.as_bytes();
+        let mut loaded = Loaded::read(text, &file.name, &context, &classes, Wall::default())?;
+        loaded.put_instead(&self.instead, &context, &classes);
+        Ok(loaded)
     }
 
     /// The file's place in the manifest directory: by its name, or, without a name, the file that has its pods and

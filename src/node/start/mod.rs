@@ -45,6 +45,7 @@ use crate::images::{ImageError, ImageStore};
 use crate::plan::incarnation::Incarnations;
 use crate::plan::recovered::Recovered;
 use crate::plan::workload::Workloads;
+use crate::plan::workload::revisions::Histories;
 use crate::plan::{Agenda, Event, NodeState};
 use crate::spec::{PodSpec, Reason};
 use crate::sys::{file, mount, notify, process};
@@ -306,11 +307,15 @@ impl Agent {
         let incarnations: Incarnations = state_file::read(&layout.incarnations());
         let files = StateFiles::new(layout, &incarnations);
         let kept: KeptJobs = state_file::read(&layout.jobs());
+        let revisions = state_file::read_revisions(&layout.revisions());
+        let histories = Histories::recovered(revisions, boot::id());
+        tools.instead.set(0, histories.overrides());
         let rebooted = kept.boot_id != super::boot::id();
         let state = NodeState {
             workloads: Workloads::with_jobs(&kept.jobs, rebooted, super::now())
                 .with_crons(&kept.crons)
-                .with_rollouts(state_file::read(&layout.rollouts())),
+                .with_rollouts(state_file::read(&layout.rollouts()))
+                .with_histories(histories),
             node: self.object.identity(),
             incarnations,
             former_holds: state_file::read(&layout.holds()),

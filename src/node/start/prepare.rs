@@ -162,6 +162,7 @@ pub(super) fn tools(
         importing: Arc::default(),
         pulls: Pulls::new(&config.registries),
         bundles: Default::default(),
+        instead: Default::default(),
         links: Links::default(),
         cleaning: Default::default(),
         turns: Default::default(),

@@ -56,8 +56,10 @@ pub(super) async fn watch(tools: Tools, recovered: Vec<Arc<PodSpec>>) {
     let (mut closed, mut first) = (BTreeSet::new(), true);
     loop {
         let scan;
+        let instead = tools.instead.now();
         (manifests, (scan, running)) = crate::node::unblock(move || {
             let mut manifests = manifests;
+            manifests.set_instead(instead);
             let scan = manifests.scan(clock::boot_ms(), &closed, first, &running);
             (manifests, (scan, running))
         })

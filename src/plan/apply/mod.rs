@@ -80,6 +80,9 @@ impl NodeState {
             NodeFact::WorkloadTurn => self.workload_turn(now, out),
             NodeFact::ClockSet => self.clock_set(),
             NodeFact::CronsKept(changes) => self.crons_kept(*changes),
+            NodeFact::PutInstead(subject, instead) => {
+                self.workloads.histories.put(subject, instead.as_ref());
+            }
             NodeFact::SettingsChanged(settings) => {
                 self.settings = settings.clone();
                 self.room_made(now, out);

@@ -152,6 +152,12 @@ pub fn phase(state: &PodState) -> Phase {
     }
 }
 
+/// What the first container that waits waits for.
+pub(super) fn waiting(state: &PodState, settings: &Settings) -> Option<&'static str> {
+    let mut all = state.containers.iter();
+    all.find_map(|c| container::waiting(state, c, settings).map(|(reason, _)| reason))
+}
+
 /// The phase that the pod is heading for, which its conditions show at once.
 fn outcome(state: &PodState) -> Phase {
     if state.verdict.is_some() || state.init_failed() {

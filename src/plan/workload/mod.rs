@@ -8,19 +8,22 @@
 pub mod cron;
 pub mod job;
 pub(super) mod notice;
+pub mod revisions;
 mod stage;
 pub mod status;
+mod trial;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use self::notice::Scales;
+use self::revisions::Subject;
 use serde::{Deserialize, Serialize};
 
 use super::event::Desired;
 use super::state::Flag;
 use super::{Event, NodeFact, NodeState, Notice, PodState, Stamp, Step, Time, bundle};
-use crate::spec::{PodSpec, PodUid, Reason, Workload, WorkloadKey, WorkloadKind};
+use crate::spec::{PodKey, PodSpec, PodUid, Reason, Workload, WorkloadKey, WorkloadKind};
 use crate::types::Gather;
 
 /// What is known of documents that stand for pods.
@@ -36,6 +39,8 @@ pub struct Workloads {
     pub jobs: job::Jobs,
     /// When CronJobs ran.
     pub crons: cron::Crons,
+    /// What files said before, and what is in force instead.
+    pub histories: revisions::Histories,
     /// A step may have become possible.
     due: bool,
     /// When a step becomes possible if nothing happens.
@@ -98,6 +103,22 @@ impl Workloads {
     pub fn with_rollouts(self, kept: Vec<(WorkloadKey, Progress)>) -> Self {
         let progress = kept.into_iter().gather();
         Self { progress, ..self }
+    }
+
+    /// What was kept of documents' revisions.
+    pub fn with_histories(self, histories: revisions::Histories) -> Self {
+        Self { histories, ..self }
+    }
+
+    /// Whether a document stops its rollout by itself.
+    pub fn is_paused(&self, subject: &Subject) -> bool {
+        let Subject::Workload(key) = subject else {
+            return false;
+        };
+        let asked = self.asked.iter();
+        asked
+            .filter_map(|asked| asked.workloads.get(key))
+            .any(|workload| workload.paused)
     }
 
     /// How far all but Jobs are, to be kept for an agent restart.
@@ -199,12 +220,16 @@ impl NodeState {
         let strays = crons.strays(asked);
         let kept = |key: &WorkloadKey| jobs.contains(key) || strays.contains(key);
         workloads.jobs.retain(kept, &jobs_before);
-        if desired.workloads.is_empty() && jobs.is_empty() && strays.is_empty() {
+        self.note_revisions(desired);
+        let workloads = &mut self.workloads;
+        let none = desired.workloads.is_empty() && desired.editions.is_empty();
+        if none && jobs.is_empty() && strays.is_empty() {
             *workloads = Workloads {
                 changes: workloads.changes,
                 rollout_changes: workloads.rollout_changes + 1,
                 jobs: std::mem::take(&mut workloads.jobs),
                 crons: std::mem::take(&mut workloads.crons),
+                histories: std::mem::take(&mut workloads.histories),
                 ..Workloads::default()
             };
             return self.want(desired, now, out);
@@ -215,7 +240,14 @@ impl NodeState {
         let pods_last = |w: &Workload| w.job.is_none() && w.cron.is_none();
         let rolled_out = desired.workloads.iter().filter(|(_, w)| pods_last(w));
         for (key, workload) in rolled_out {
-            let mut progress = (known.remove(key)).unwrap_or_else(|| Progress::new(workload, now));
+            let mut progress = (known.remove(key)).unwrap_or_else(|| {
+                let mut progress = Progress::new(workload, now);
+                // What was progress before a reboot is none after it.
+                let history = workloads.histories.of_workload(key);
+                let history = history.filter(|history| history.trial.is_some());
+                progress.best = history.map_or(progress.best, |history| history.best);
+                progress
+            });
             if progress.revision != workload.revision || progress.replicas != workload.pods.len() {
                 let fresh = Progress::new(workload, now);
                 progress = Progress {
@@ -244,6 +276,19 @@ impl NodeState {
     pub(super) fn crons_kept(&mut self, changes: u64) {
         self.workloads.crons.kept = changes;
         self.clock_set();
+    }
+
+    /// Compares what files say with what they said before.
+    fn note_revisions(&mut self, desired: &Desired) {
+        let mut histories = std::mem::take(&mut self.workloads.histories);
+        let ready = |key: &PodKey| {
+            let mut pods = self.pods.values().filter(|pod| pod.spec.key == *key);
+            let pod = pods.find(|pod| is_ready(pod) && pod.spec.workload.is_none())?;
+            let before = self.desired.as_ref()?.pods.get(&pod.spec.uid)?;
+            (before.manifest == pod.spec.manifest).then(|| Arc::clone(before))
+        };
+        histories.read(desired, ready);
+        self.workloads.histories = histories;
     }
 
     /// Takes the steps that are possible.
@@ -285,8 +330,9 @@ impl NodeState {
     /// What of this pod decides about steps, if it belongs to a document.
     pub(super) fn standing(&self, pod: Option<&PodUid>) -> Option<Standing> {
         let pod = self.pods.get(pod?)?;
-        pod.spec.workload.as_ref()?;
-        Some(standing(pod))
+        let judged =
+            pod.spec.workload.is_some() || self.workloads.histories.of_pod(&pod.spec.key).is_some();
+        judged.then(|| standing(pod))
     }
 
     /// Notes that a step may have become possible, if a pod's standing has changed. `held`: others were held, or admitted.
@@ -311,6 +357,7 @@ impl NodeState {
         let asked_pods: BTreeMap<_, _> = keys.gather();
         let mut jobs = std::mem::take(&mut self.workloads.jobs);
         let mut crons = std::mem::take(&mut self.workloads.crons);
+        let mut histories = std::mem::take(&mut self.workloads.histories);
         // Pods of a document that cannot be read any more go on as they are.
         let staged =
             |key: &WorkloadKey| asked.workloads.contains_key(key) || key.kind == WorkloadKind::Job;
@@ -366,7 +413,14 @@ impl NodeState {
             let wanted = stage.wanted(progress);
             pods.extend(wanted.map(|pod| (pod.uid.clone(), Arc::clone(pod))));
             let before = progress.clone();
-            let wake = stage.note(progress, now);
+            let unready = match workload.rollback && !progress.complete {
+                true => stage.unready(self),
+                false => Vec::new(),
+            };
+            let subject = Subject::Workload(key.clone());
+            let wake = stage.note(progress, now, |best, within_ms| {
+                histories.fails_at(&subject, best, within_ms, now.time)
+            });
             let kept = Progress {
                 figures: progress.figures,
                 replicas_here: progress.replicas_here,
@@ -374,12 +428,25 @@ impl NodeState {
             };
             let (failed, changed) = (kept.failed, kept != *progress);
             self.workloads.rollout_changes += u64::from(changed);
+            // What stood still may go on.
+            self.workloads.due |= failed && !progress.failed;
             if progress.failed && !failed {
                 let message = status::timed_out(key);
                 out.push(notice::of(key, Reason::ProgressDeadlineExceeded, message));
             }
+            if progress.complete {
+                histories.passed(&subject, &workload.revision);
+            } else if progress.failed && workload.rollback {
+                let within_ms = workload.progress_deadline_ms.unwrap_or(0);
+                let why = trial::why(within_ms, &unready);
+                if let Some(message) = histories.fail(&subject, &why) {
+                    out.push(notice::of(key, Reason::RolledBack, message));
+                }
+            }
             self.workloads.wake = self.workloads.wake.into_iter().chain(wake).min();
         }
+        let wake = trial::judge(&mut histories, self, &asked, now.time, out);
+        self.workloads.wake = self.workloads.wake.into_iter().chain(wake).min();
         let mut workloads = asked.workloads.clone();
         let made = crons.made.iter();
         workloads.extend(made.map(|(key, made)| (key.clone(), Arc::clone(&made.workload))));
@@ -387,11 +454,14 @@ impl NodeState {
             pods,
             services: asked.services.clone(),
             workloads,
+            editions: BTreeMap::new(),
+            complete: asked.complete,
         };
         self.workloads.asked = Some(asked);
         self.workloads.progress = progress;
         self.workloads.jobs = jobs;
         self.workloads.crons = crons;
+        self.workloads.histories = histories;
         desired
     }
 }

@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{Progress, ready_since};
+use super::{Progress, ready_since, trial};
 use crate::plan::{NodeState, PodState, Stamp, Time};
 use crate::spec::workload::Update;
 use crate::spec::{PodKey, PodSpec, Reason, Workload, WorkloadKind};
@@ -265,9 +265,14 @@ impl<'s> Stage<'s> {
                 false => self.is_steady(here.ready),
             })
         });
+        // One that is not available itself costs nothing: a failed rollout could not be taken back otherwise.
+        let costs = this
+            .here
+            .as_ref()
+            .is_none_or(|here| self.is_available(here.ready));
         number(this) >= u64::from(partition)
             && highest == Some(number(this))
-            && others_available
+            && (others_available || !costs)
             && !self.workload.paused
     }
 
@@ -276,7 +281,13 @@ impl<'s> Stage<'s> {
     }
 
     /// Notes how far it is. Returns when the next step becomes possible if nothing happens.
-    pub(super) fn note(&self, progress: &mut Progress, now: Stamp) -> Option<Time> {
+    /// `on_trial` says when a rollout that may be taken back fails, and when its time is to be written down.
+    pub(super) fn note(
+        &self,
+        progress: &mut Progress,
+        now: Stamp,
+        on_trial: impl FnOnce((usize, usize, usize), u64) -> (Time, Option<Time>),
+    ) -> Option<Time> {
         let figures = self.figures();
         let gone = usize::MAX - figures.old;
         let best = (
@@ -304,8 +315,14 @@ impl<'s> Stage<'s> {
             Update::Recreate | Update::InPlace { .. } | Update::OnDelete => 0,
         };
         let deadline = self.workload.progress_deadline_ms;
-        let fails_at = deadline.map(|after| progress.since.plus(after));
-        let fails_at = fails_at.filter(|_| !progress.complete && !self.workload.paused);
+        let deadline = deadline.filter(|_| !progress.complete && !self.workload.paused);
+        let (fails_at, record_at) = match deadline {
+            Some(within_ms) if self.workload.rollback => {
+                let (at, record) = on_trial(progress.best, within_ms);
+                (Some(at), record)
+            }
+            deadline => (deadline.map(|after| progress.since.plus(after)), None),
+        };
         progress.failed = fails_at.is_some_and(|at| at <= now.time);
         let enough = all.saturating_sub(unavailable);
         progress
@@ -316,8 +333,18 @@ impl<'s> Stage<'s> {
         let ripe = new.chain(self.old.iter().filter_map(|old| old.ready));
         let waits = [self.min_ready_ms, self.workload.steady_ms];
         let ripe = ripe.flat_map(|since| waits.map(|wait| since.plus(wait)));
-        let later = ripe.chain(fails_at).filter(|at| *at > now.time);
+        let later = ripe
+            .chain(fails_at)
+            .chain(record_at)
+            .filter(|at| *at > now.time);
         later.min()
+    }
+
+    /// The pods of the current template that are not ready, for people.
+    pub(super) fn unready(&self, state: &NodeState) -> Vec<String> {
+        let pods = self.new.iter().filter(|new| new.here.is_some());
+        pods.filter_map(|new| trial::unready(state, new.wanted))
+            .collect()
     }
 
     pub(super) fn figures(&self) -> Figures {

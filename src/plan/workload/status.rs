@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::Progress;
+use super::revisions::Cause;
 use crate::plan::state::Flag;
 use crate::plan::{NodeState, status};
 use crate::spec::{Workload, WorkloadKey, WorkloadKind};
@@ -26,7 +27,7 @@ pub fn of(state: &NodeState, workload: &Workload) -> Option<Value> {
             "readyReplicas": here.ready,
             "availableReplicas": here.available,
             "unavailableReplicas": all.saturating_sub(here.available),
-            "conditions": conditions(workload, progress),
+            "conditions": conditions(state, workload, progress),
         }),
         WorkloadKind::ReplicaSet | WorkloadKind::ReplicationController => json!({
             "replicas": replicas,
@@ -53,12 +54,30 @@ pub fn of(state: &NodeState, workload: &Workload) -> Option<Value> {
             "numberMisscheduled": 0,
         }),
     };
+    if workload.key.kind != WorkloadKind::Deployment && rolled_back(state, workload).is_some() {
+        let conditions = conditions(state, workload, progress);
+        shown["conditions"] = json!([conditions[1]]);
+    }
     shown["observedGeneration"] = json!(1);
     Some(shown)
 }
 
-fn conditions(workload: &Workload, progress: &Progress) -> Value {
+/// Why something else is in force of a document than its file says, for people.
+pub fn note<'s>(state: &'s NodeState, workload: &Workload) -> Option<(Cause, &'s str)> {
+    let history = state.workloads.histories.of_workload(&workload.key)?;
+    let instead = history.instead.as_ref()?;
+    Some((instead.cause, instead.note.as_deref()?))
+}
+
+/// The same, if the rollout was taken back.
+fn rolled_back<'s>(state: &'s NodeState, workload: &Workload) -> Option<&'s str> {
+    let (cause, note) = note(state, workload)?;
+    (cause == Cause::RolledBack).then_some(note)
+}
+
+fn conditions(state: &NodeState, workload: &Workload, progress: &Progress) -> Value {
     let name = &workload.key.name;
+    let mut flag = progress.progressing;
     let available = match progress.available.yes {
         true => (
             "MinimumReplicasAvailable",
@@ -70,6 +89,12 @@ fn conditions(workload: &Workload, progress: &Progress) -> Value {
         ),
     };
     let progressing = match (progress.complete, progress.failed) {
+        // Clients of Kubernetes take this reason for a failure.
+        _ if let Some(note) = rolled_back(state, workload) => {
+            flag.yes = false;
+            let message = format!("{} Rolled back: {note}.", timed_out(&workload.key));
+            ("ProgressDeadlineExceeded", message)
+        }
         (true, _) => (
             "NewReplicaSetAvailable",
             format!("Deployment {name:?} has successfully progressed."),
@@ -85,13 +110,14 @@ fn conditions(workload: &Workload, progress: &Progress) -> Value {
     };
     json!([
         condition("Available", progress.available, available),
-        condition("Progressing", progress.progressing, progressing),
+        condition("Progressing", flag, progressing),
     ])
 }
 
 /// The message of a rollout that stopped because it made no progress.
 pub(super) fn timed_out(key: &WorkloadKey) -> String {
-    format!("Deployment {:?} has timed out progressing.", key.name)
+    let kind = key.kind.as_str();
+    format!("{kind} {:?} has timed out progressing.", key.name)
 }
 
 fn condition(kind: &str, flag: Flag, (reason, message): (&str, String)) -> Value {

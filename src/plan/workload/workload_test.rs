@@ -186,7 +186,7 @@ impl World {
         }
     }
 
-    fn set_pod_ready(&mut self, uid: &PodUid, yes: bool) {
+    pub(super) fn set_pod_ready(&mut self, uid: &PodUid, yes: bool) {
         let status = match yes {
             true => ConditionStatus::True,
             false => ConditionStatus::False,
@@ -221,7 +221,7 @@ impl World {
     }
 
     /// `a`: ready, `A`: not ready, `-`: on its way out, `?`: held; sorted, earlier templates first.
-    fn shown(&self) -> String {
+    pub(super) fn shown(&self) -> String {
         let mut shown: Vec<String> = (self.state.pods.iter())
             .map(|(uid, pod)| {
                 let letter = self.letter(uid).to_string();
@@ -237,12 +237,12 @@ impl World {
         shown.join(" ")
     }
 
-    fn live(&self) -> usize {
+    pub(super) fn live(&self) -> usize {
         let live = self.state.pods.values().filter(|p| p.stopping().is_none());
         live.count()
     }
 
-    fn ready(&self) -> usize {
+    pub(super) fn ready(&self) -> usize {
         let ready = self.state.pods.values().filter(|p| super::is_ready(p));
         ready.count()
     }
@@ -254,7 +254,7 @@ impl World {
     }
 }
 
-fn strategy(surge: &str, unavailable: &str) -> String {
+pub(super) fn strategy(surge: &str, unavailable: &str) -> String {
     format!("  strategy: {{rollingUpdate: {{maxSurge: {surge}, maxUnavailable: {unavailable}}}}}\n")
 }
 

@@ -17,7 +17,7 @@ use crate::spec::decode::decode;
 use crate::spec::error::{Path, Report};
 use crate::spec::pod::{PodSpec, PodUid};
 use crate::spec::value::Value;
-use crate::spec::{convert, default, parse, uid};
+use crate::spec::{convert, default, parse, rollback, uid};
 
 /// Annotation of a Job with the time that it was scheduled for.
 const SCHEDULED: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
@@ -153,6 +153,7 @@ pub(in crate::spec) fn read(
     spec.remove("jobTemplate");
     let Written { mut metadata, spec } = decode(value, path, report)?;
     let key = key(WorkloadKind::CronJob, &mut metadata, path, report);
+    rollback::refuse(&metadata, path, report, "a CronJob is not rolled out");
     let schedule = schedule(&spec, &at, report);
     let zone = zone(&spec, zones, &at.field(ZONE), report);
     let concurrency = match spec.concurrency_policy.as_str() {
@@ -303,6 +304,10 @@ impl Draft {
             first,
         };
         Workload {
+            written: String::new(),
+            edition: String::new(),
+            rollback: false,
+            history: 0,
             revision: uid::hash(&self.manifest).to_string(),
             key: self.key,
             pods: Vec::new(),

@@ -9,13 +9,16 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::written::{self, RollingUpdate, Spec, Strategy, Written};
-use super::{MAX_REPLICAS, STEADY_MS, Update, Workload, WorkloadKey, WorkloadKind, job, selector};
+use super::{
+    MAX_HISTORY, MAX_REPLICAS, STEADY_MS, Update, Workload, WorkloadKey, WorkloadKind, job,
+    selector,
+};
 use crate::spec::configuration::{self, Object};
 use crate::spec::decode::decode;
 use crate::spec::error::{Path, Report};
 use crate::spec::pod::PodKey;
 use crate::spec::value::Value;
-use crate::spec::{assemble, names, parse, suggest, uid};
+use crate::spec::{assemble, names, parse, rollback, suggest, uid};
 
 /// A document whose template is still to be decoded.
 #[derive(Debug)]
@@ -38,8 +41,6 @@ pub(in crate::spec) struct Made {
     pub(in crate::spec) pods: Vec<Pod>,
     /// The claims of a StatefulSet's pods.
     pub(in crate::spec) claims: Vec<Object>,
-    /// A field that means nothing here.
-    pub(in crate::spec) without_effect: Option<&'static str>,
 }
 
 /// Decodes all of a document but its template.
@@ -147,7 +148,7 @@ pub(in crate::spec) fn make(
     report.settle(&names.field("name"));
     report.settle(&names.field("namespace"));
     check_selector(kind, &spec, &pod, &at, report);
-    check_template(kind, &pod, &at.field("template").field("spec"), report);
+    check_template(kind, &pod, &at.field("template"), report);
     let replicas = match kind {
         WorkloadKind::DaemonSet | WorkloadKind::Job | WorkloadKind::CronJob => 1,
         _ => replicas(&spec, &at, report),
@@ -162,6 +163,8 @@ pub(in crate::spec) fn make(
         WorkloadKind::Job | WorkloadKind::CronJob => Update::Recreate,
     };
     let (min_ready_ms, progress_deadline_ms) = times(kind, &spec, &at, report);
+    let within = rollback(kind, &metadata, &update, &manifest, path, report);
+    let progress_deadline_ms = progress_deadline_ms.or(within);
     if kind == WorkloadKind::StatefulSet {
         check_stateful(&spec, &at, report);
     }
@@ -193,16 +196,19 @@ pub(in crate::spec) fn make(
             paused: spec.paused,
             job,
             cron: None,
-            manifest,
             pods: Vec::new(),
+            written: revision.clone(),
+            edition: uid::hash(&manifest).to_string(),
+            rollback: within.is_some(),
+            history: usize::try_from(spec.revision_history_limit.unwrap_or(MAX_HISTORY))
+                .unwrap_or(0)
+                .min(MAX_HISTORY as usize),
+            manifest,
             revision,
             key,
         },
         pods: Vec::new(),
         claims: Vec::new(),
-        without_effect: spec
-            .revision_history_limit
-            .map(|_| "spec.revisionHistoryLimit"),
     };
     if !report.is_clean() {
         // A template is checked by its first pod, even if it stands for none.
@@ -353,17 +359,6 @@ pub(super) fn key(
         "default".clone_into(namespace);
     }
     assemble::shared_metadata(metadata, &path, report);
-    let rollback = metadata.annotations.as_ref();
-    let rollback = rollback.and_then(|all| all.get(super::ROLLBACK));
-    if rollback.is_some() {
-        let at = path.field("annotations");
-        let at = at.field(super::ROLLBACK);
-        report.refuse(
-            &at,
-            "a rollout that fails stops, and the pods before it go on; it is not taken back by itself yet",
-            "remove it",
-        );
-    }
     WorkloadKey {
         kind,
         namespace: metadata.namespace.clone().unwrap_or_default(),
@@ -404,6 +399,16 @@ fn check_selector(kind: WorkloadKind, spec: &Spec, pod: &Pod, path: &Path<'_>, r
 }
 
 fn check_template(kind: WorkloadKind, pod: &Pod, path: &Path<'_>, report: &Report) {
+    for name in [rollback::ANNOTATION, rollback::WITHIN] {
+        let annotations = pod.metadata.annotations.as_ref();
+        if annotations.is_some_and(|all| all.contains_key(name)) {
+            let at = path.field("metadata");
+            let at = at.field("annotations");
+            let detail = "it belongs into the metadata of the document, not of its template";
+            report.forbidden(&at.field(name), detail);
+        }
+    }
+    let path = &path.field("spec");
     let Some(spec) = &pod.spec else { return };
     let policy = spec.restart_policy.as_deref().unwrap_or("Always");
     if kind == WorkloadKind::Job {
@@ -456,6 +461,46 @@ fn times(kind: WorkloadKind, spec: &Spec, path: &Path<'_>, report: &Report) -> (
         report.invalid(&at, deadline, "must be greater than minReadySeconds");
     }
     (min_ready, Some(seconds(deadline)))
+}
+
+/// How long pods have to become ready before a rollout is taken back, in milliseconds; `None`: it is not.
+fn rollback(
+    kind: WorkloadKind,
+    metadata: &ObjectMeta,
+    update: &Update,
+    manifest: &str,
+    path: &Path<'_>,
+    report: &Report,
+) -> Option<u64> {
+    let at = path.field("metadata");
+    let at = at.field("annotations");
+    let written = metadata.annotations.as_ref();
+    let within = rollback::within_ms(written, &at, report)?;
+    let name = at.field(rollback::ANNOTATION);
+    let has_within = written.is_some_and(|all| all.contains_key(rollback::WITHIN));
+    match (kind, update) {
+        (WorkloadKind::Job, _) => report.forbidden(&name, "a Job is not rolled out"),
+        (_, Update::OnDelete) => {
+            report.forbidden(&name, "nothing is rolled out by itself with `OnDelete`")
+        }
+        (_, Update::InPlace { partition: 1.. }) => {
+            report.forbidden(&name, "a rollout with a `partition` does not end by itself");
+        }
+        (WorkloadKind::Deployment, _) if has_within => report.error_hint(
+            &at.field(rollback::WITHIN),
+            "Forbidden: a Deployment has a field for that",
+            "write `spec.progressDeadlineSeconds`".to_owned(),
+        ),
+        _ => {}
+    }
+    if manifest.len() > rollback::MAX_TEXT {
+        let most = rollback::MAX_TEXT >> 10;
+        report.forbidden(
+            &name,
+            format_args!("documents of more than {most} KiB are not kept"),
+        );
+    }
+    Some(within)
 }
 
 fn deployment(spec: &Spec, replicas: u32, path: &Path<'_>, report: &Report) -> Update {

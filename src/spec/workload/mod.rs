@@ -25,14 +25,15 @@ pub(super) use make::{make, read};
 /// Limit of pods of one document: one node runs no more.
 pub(crate) const MAX_REPLICAS: i32 = 1_000;
 
+/// Limit of former templates that are kept of one document, and their usual number.
+const MAX_HISTORY: i32 = 10;
+
 /// Label of a pod with the hash of the template that it was made from.
 pub const TEMPLATE_HASH: &str = "pod-template-hash";
 /// The same for kinds whose pods keep their names.
 pub const REVISION_HASH: &str = "controller-revision-hash";
 /// The steady time of pods that nothing but their containers makes ready.
 const STEADY_MS: u64 = 10_000;
-/// With `true`, a rollout that fails is taken back.
-pub const ROLLBACK: &str = "coracle.dev/rollback";
 
 /// A kind of document that stands for pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -182,6 +183,14 @@ pub struct Workload {
     pub pods: Vec<PodKey>,
     /// The hash of its template.
     pub revision: String,
+    /// The hash of the template in its file. Another template is in force if it differs from `revision`.
+    pub written: String,
+    /// The hash of all that its file says.
+    pub edition: String,
+    /// A rollout that fails is taken back.
+    pub rollback: bool,
+    /// So many former templates are kept.
+    pub history: usize,
     /// How pods of an earlier template are replaced.
     pub update: Update,
     /// A pod starts when those before it are available, and they stop in the reverse order.
