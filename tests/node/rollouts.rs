@@ -33,6 +33,17 @@ fn wait_good(agent: &Agent, document: &str) {
     panic!("{document} is never good: {}", agent.log());
 }
 
+/// Waits until the revision with this number is in force.
+fn wait_revision(agent: &Agent, number: u64) {
+    let path = "{.metadata.annotations.deployment\\.kubernetes\\.io/revision}";
+    agent.ok(&[
+        "wait",
+        "deploy/web",
+        &format!("--for=jsonpath={path}={number}"),
+        "--timeout=1m",
+    ]);
+}
+
 /// Waits until what was before an edit is in force again and well.
 fn wait_taken_back(agent: &Agent) -> Value {
     wait_status(agent, "deployments", "web", |status| {
@@ -106,12 +117,9 @@ fn a_rollout_with_a_broken_image_or_a_crash_loop_is_taken_back() {
         "web.yaml",
         &deployment(SLEEP, "        env: [{name: V, value: c}]\n"),
     );
-    let done = wait_rolled_out(&agent, "web", 2);
+    wait_revision(&agent, 6);
+    wait_rolled_out(&agent, "web", 2);
     assert!(pods(&agent, "web").is_disjoint(&good));
-    assert_eq!(
-        done["metadata"]["annotations"]["deployment.kubernetes.io/revision"],
-        "6"
-    );
     assert!(!agent.ok(&["get", "files"]).contains("RolledBack"));
 }
 
@@ -233,11 +241,7 @@ fn clients_follow_undo_and_restart_rollouts() {
     wait_status(&agent, "deployments", "web", |status| {
         status["updatedReplicas"] == 1 || status["updatedReplicas"] == 2
     });
-    agent.ok(&[
-        "wait",
-        "deploy/web",
-        "--for=jsonpath={.metadata.annotations.deployment\\.kubernetes\\.io/revision}=3",
-    ]);
+    wait_revision(&agent, 3);
     wait();
     running("a");
     let undone = pods(&agent, "web");
@@ -254,11 +258,7 @@ fn clients_follow_undo_and_restart_rollouts() {
         rollout(&["restart", "deployment", "web"]),
         "deployment.apps/web restarted\n"
     );
-    agent.ok(&[
-        "wait",
-        "deploy/web",
-        "--for=jsonpath={.metadata.annotations.deployment\\.kubernetes\\.io/revision}=4",
-    ]);
+    wait_revision(&agent, 4);
     wait();
     running("a");
     let restarted = pods(&agent, "web");
@@ -270,11 +270,7 @@ fn clients_follow_undo_and_restart_rollouts() {
     running("a");
     // The file decides again once it says something else.
     agent.write("web.yaml", &version("c"));
-    agent.ok(&[
-        "wait",
-        "deploy/web",
-        "--for=jsonpath={.metadata.annotations.deployment\\.kubernetes\\.io/revision}=5",
-    ]);
+    wait_revision(&agent, 5);
     wait();
     running("c");
     agent.remove("web.yaml");

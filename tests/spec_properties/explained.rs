@@ -214,11 +214,7 @@ fn the_annotations_are_those_that_are_known() {
         .iter()
         .find(|s| s.name == table::ANNOTATIONS)
         .unwrap();
-    for field in annotations
-        .fields
-        .iter()
-        .filter(|f| f.name != spec::workload::ROLLBACK)
-    {
+    for field in &annotations.fields {
         let name = field.name.replace("CONTAINER", "c");
         let text = json!({
             "apiVersion": "v1", "kind": "Pod",

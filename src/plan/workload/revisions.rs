@@ -27,7 +27,7 @@ const MAX_TEXTS: usize = 4 << 20;
 /// Former manifests that are kept of a pod.
 const OF_POD: usize = 10;
 
-/// Limit of a sentence that clients give.
+/// Limit of a sentence that an author gives, in characters.
 const MAX_CAUSE: usize = 1024;
 
 /// A document with revisions.
@@ -124,7 +124,7 @@ struct Read<'r> {
     edition: &'r str,
     written: &'r str,
     hash: &'r str,
-    cause: Option<&'r String>,
+    cause: Option<String>,
     text: Arc<str>,
     limit: usize,
 }
@@ -173,12 +173,11 @@ impl Histories {
         let pods_last = |w: &Workload| w.job.is_none() && w.cron.is_none();
         let rolled_out = desired.workloads.iter().filter(|(_, w)| pods_last(w));
         for (key, workload) in rolled_out {
-            let cause = cause(workload);
             let read = Read {
                 edition: &workload.edition,
                 written: &workload.written,
                 hash: &workload.revision,
-                cause: cause.as_ref(),
+                cause: cause(workload),
                 text: Arc::clone(&workload.manifest),
                 limit: workload.history,
             };
@@ -235,7 +234,7 @@ impl Histories {
                 last.text = Some(Arc::clone(&read.text));
             } else if last.text.is_some() && history.instead.is_none() {
                 last.text = text(read);
-                last.cause = read.cause.cloned();
+                last.cause = read.cause.clone();
                 self.changes += 1;
             }
             return;
@@ -248,7 +247,7 @@ impl Histories {
             None => Revision {
                 number,
                 hash: read.hash.to_owned(),
-                cause: read.cause.cloned(),
+                cause: read.cause.clone(),
                 text: text(read),
             },
         });
@@ -496,7 +495,9 @@ fn of_pod<'r>(pod: &'r PodSpec, edition: &'r str, hash: &'r str) -> Read<'r> {
         edition,
         written: edition,
         hash,
-        cause: annotations.and_then(|all| all.get(CHANGE_CAUSE)),
+        cause: annotations
+            .and_then(|all| all.get(CHANGE_CAUSE))
+            .map(|cause| cause.chars().take(MAX_CAUSE).collect()),
         text: pod.text(),
         limit: OF_POD,
     }
@@ -505,11 +506,8 @@ fn of_pod<'r>(pod: &'r PodSpec, edition: &'r str, hash: &'r str) -> Read<'r> {
 /// Why this content is there, as its author says.
 fn cause(workload: &Workload) -> Option<String> {
     let object: serde_json::Value = serde_json::from_str(&workload.manifest).ok()?;
-    let mut cause = object["metadata"]["annotations"][CHANGE_CAUSE]
-        .as_str()?
-        .to_owned();
-    cause.truncate(cause.floor_char_boundary(MAX_CAUSE));
-    Some(cause)
+    let cause = object["metadata"]["annotations"][CHANGE_CAUSE].as_str()?;
+    Some(cause.chars().take(MAX_CAUSE).collect())
 }
 
 #[cfg(test)]

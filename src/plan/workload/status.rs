@@ -77,6 +77,7 @@ fn rolled_back<'s>(state: &'s NodeState, workload: &Workload) -> Option<&'s str>
 
 fn conditions(state: &NodeState, workload: &Workload, progress: &Progress) -> Value {
     let name = &workload.key.name;
+    let back = rolled_back(state, workload);
     let mut flag = progress.progressing;
     let available = match progress.available.yes {
         true => (
@@ -90,8 +91,9 @@ fn conditions(state: &NodeState, workload: &Workload, progress: &Progress) -> Va
     };
     let progressing = match (progress.complete, progress.failed) {
         // Clients of Kubernetes take this reason for a failure.
-        _ if let Some(note) = rolled_back(state, workload) => {
+        _ if back.is_some() => {
             flag.yes = false;
+            let note = back.unwrap_or_default();
             let message = format!("{} Rolled back: {note}.", timed_out(&workload.key));
             ("ProgressDeadlineExceeded", message)
         }
