@@ -77,10 +77,6 @@ const COMMANDS: &[(&[&str], &str)] = &[
         "write `replicas` into the Deployment's file in `{manifests}`: it takes effect when it is saved",
     ),
     (
-        &["rollout"],
-        "a Deployment is rolled out when its file in `{manifests}` changes; `coracle describe deployment NAME` says how far it is",
-    ),
-    (
         &["proxy", "tunnel", "forward"],
         "`coracle port-forward POD 8080:80`; other machines reach pods by a `hostPort` or a `Service`",
     ),
@@ -235,10 +231,6 @@ mod tests {
             ("coracle run --image nginx web", "`coracle create pod NAME"),
             ("coracle edit pod web", "edit the pod's file in `/"),
             ("coracle restart web", "`coracle delete pod NAME`"),
-            (
-                "coracle rollout status deployment/web",
-                "`coracle describe deployment NAME`",
-            ),
             ("coracle ps -a", "`coracle get pods`"),
             ("coracle stop web", "out of `/"),
             ("coracle kill web", "out of `/"),

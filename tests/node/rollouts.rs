@@ -19,14 +19,17 @@ fn deployment(script: &str, container: &str) -> String {
     annotated(&document("Deployment", "web", script, spec, container))
 }
 
-/// Waits until what is in force has proved good.
+/// Waits until what is in force has proved good, and the disk knows: a slow one needs its time for that.
 fn wait_good(agent: &Agent, document: &str) {
-    let end = Instant::now() + Duration::from_secs(30);
+    let end = Instant::now() + Duration::from_secs(60);
     while Instant::now() < end {
         let shown = agent.ok(&["rollout", "history", document, "-o", "json"]);
         let shown: Value = serde_json::from_str(&shown).expect("JSON");
         let last = shown["revisions"].as_array().and_then(|all| all.last());
-        if last.is_some_and(|last| last["good"] == true) {
+        let hash = last.and_then(|last| last["hash"].as_str()).expect("one");
+        let kept = fs::read_to_string(agent.root.join("root/revisions.json"));
+        let good = format!("\"good\":\"{hash}\"");
+        if kept.is_ok_and(|kept| kept.contains(&good)) {
             return;
         }
     }
