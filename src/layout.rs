@@ -126,6 +126,11 @@ impl Layout {
         self.root.join("graceful_node_shutdown_state")
     }
 
+    /// What was stopped by command, and since when. Absent if nothing is.
+    pub fn stops(&self) -> PathBuf {
+        self.root.join("stopped.json")
+    }
+
     /// The cordon: since when, and which pods may run all the same. Absent if the node is not cordoned.
     pub fn cordon(&self) -> PathBuf {
         self.root.join("cordon.json")

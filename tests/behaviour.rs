@@ -64,6 +64,8 @@ mod shutdown;
 mod sidecars;
 #[path = "behaviour/statuses.rs"]
 mod statuses;
+#[path = "behaviour/stop.rs"]
+mod stop;
 
 use std::sync::Arc;
 

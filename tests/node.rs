@@ -127,6 +127,8 @@ mod sidecars;
 mod signing;
 #[path = "node/stages.rs"]
 mod stages;
+#[path = "node/stop.rs"]
+mod stop;
 #[path = "node/trust.rs"]
 mod trust;
 #[path = "node/upgrade.rs"]

@@ -13,6 +13,7 @@ use super::bundles::BundleRequest;
 use super::metrics::Metric;
 use super::pull::PullRequest;
 use crate::plan::event::ConditionChange;
+use crate::plan::stop::Target;
 use crate::spec::{PodKey, WorkloadKind};
 
 /// Where an image archive is.
@@ -106,6 +107,37 @@ pub enum Command {
         /// Answered once it is on disk.
         reply: Sender<Result<serde_json::Value, CommandError>>,
     },
+    /// Restart a pod's containers in place.
+    RestartPod {
+        /// Namespace of the pod.
+        namespace: String,
+        /// Name of the pod.
+        name: String,
+        /// Restart only this container.
+        container: Option<String>,
+        /// Grace period in milliseconds instead of the pod's own.
+        grace_ms: Option<u64>,
+        /// The containers, with their restart counts before; saved by then.
+        reply: Sender<Result<serde_json::Value, CommandError>>,
+    },
+    /// Start everything in a namespace that is stopped.
+    StartAll {
+        /// The namespace.
+        namespace: String,
+        /// As of `StopOrStart`.
+        reply: Sender<Result<serde_json::Value, CommandError>>,
+    },
+    /// Stop pods and keep them down, or start them again.
+    StopOrStart {
+        /// Which pods.
+        targets: BTreeSet<Target>,
+        /// Whether to stop them.
+        stop: bool,
+        /// Grace period in milliseconds instead of each pod's own.
+        grace_ms: Option<u64>,
+        /// Which of them that changed; on disk by then.
+        reply: Sender<Result<serde_json::Value, CommandError>>,
+    },
     /// Import an image archive or OCI layout directory.
     ImportImage {
         /// Archive or directory.
@@ -156,8 +188,10 @@ pub enum Command {
     },
     /// Remove unreferenced images and layers.
     PruneImages {
-        /// Also remove named images that no container uses.
+        /// Also remove named images that no container uses and no manifest names.
         all: bool,
+        /// Only say what would be removed.
+        dry_run: bool,
         /// What was removed.
         reply: Sender<Result<RemovedImages, CommandError>>,
     },

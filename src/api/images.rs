@@ -39,6 +39,8 @@ struct TagRequest {
 struct PruneRequest {
     #[serde(default)]
     all: bool,
+    #[serde(default, rename = "dryRun")]
+    dry_run: bool,
 }
 
 pub(crate) async fn list(context: &Context) -> Result<Response<Body>, ApiError> {
@@ -98,11 +100,17 @@ pub(crate) async fn prune(
     context: &Context,
 ) -> Result<Response<Body>, ApiError> {
     let body = request.into_body();
-    let all = match body.is_empty() {
-        true => false,
-        false => parse::<PruneRequest>(&body)?.all,
+    let asked = match body.is_empty() {
+        true => PruneRequest::default(),
+        false => parse(&body)?,
     };
-    let removed = ask(context, |reply| Command::PruneImages { all, reply }).await?;
+    let PruneRequest { all, dry_run } = asked;
+    let prune = |reply| Command::PruneImages {
+        all,
+        dry_run,
+        reply,
+    };
+    let removed = ask(context, prune).await?;
     json_of(&removed)
 }
 

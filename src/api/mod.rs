@@ -47,6 +47,7 @@ mod server;
 pub mod service_columns;
 mod shutdown;
 mod status_patch;
+mod stop;
 mod store;
 mod table;
 mod volumes;

@@ -18,7 +18,7 @@ use super::read::read;
 use super::server::{Body, Context, Items, Spawner, json as json_reply, reply};
 use super::{
     attach, bundles, cordon, delete, ephemeral, eviction, exec, images, logs, port_forward, pull,
-    shutdown, status_patch, volumes,
+    shutdown, status_patch, stop, volumes,
 };
 use crate::spec::WorkloadKind;
 
@@ -43,6 +43,9 @@ enum Action {
     PatchNode,
     Retry,
     Rollout,
+    Restart,
+    Stop,
+    Start,
     ShowCgroups,
     Plan,
     Drain,
@@ -136,6 +139,13 @@ const ROUTES: &[Route] = &[
     .costs(Cost::Log),
     route(PATCH, "api/v1/nodes/*", Action::PatchNode).can_be_dry(),
     route(POST, "coracle/v1/namespaces/*/pods/*/retry", Action::Retry),
+    route(
+        POST,
+        "coracle/v1/namespaces/*/pods/*/restart",
+        Action::Restart,
+    ),
+    route(POST, "coracle/v1/namespaces/*/stop", Action::Stop),
+    route(POST, "coracle/v1/namespaces/*/start", Action::Start),
     route(
         GET,
         "coracle/v1/namespaces/*/pods/*/cgroups",
@@ -338,6 +348,9 @@ async fn act(action: Action, parameters: &[&str], call: Call) -> Result<Response
         Action::Copy => exec::copy(request, context, spawner, &query, pod).await,
         Action::ReadLog => logs::answer(&context, &query, pod.0, pod.1).await,
         Action::PatchNode => cordon::patch_node(request, &context, pod.1, dry_run).await,
+        Action::Restart => stop::restart(&context, &query, pod).await,
+        Action::Stop => stop::stop_or_start(&context, &query, pod.1, true).await,
+        Action::Start => stop::stop_or_start(&context, &query, pod.1, false).await,
         Action::Retry => retry(&context, &query, pod.0, pod.1).await,
         Action::Rollout => rollout(&context, request.method(), &query, parameters).await,
         Action::ShowCgroups => cgroups(&context, pod.0, pod.1).await,

@@ -43,7 +43,11 @@ pub(super) fn run(client: &Client, command: ImageCommand) -> Result<ExitCode> {
             no_trunc,
         } => image_details::history(client, &name, output.is_some(), no_trunc),
         ImageCommand::Rm { names, force } => remove(client, &names, force),
-        ImageCommand::Prune { all, force } => prune(client, all, force),
+        ImageCommand::Prune {
+            all,
+            dry_run,
+            force,
+        } => prune(client, all, dry_run, force),
     }
 }
 
@@ -245,16 +249,47 @@ fn report(removed: &Value) -> Result<u64> {
     Ok(removed.freed_bytes)
 }
 
-fn prune(client: &Client, all: bool, force: bool) -> Result<ExitCode> {
+/// Has the agent remove unused images, or only say which; returns the answer.
+pub(super) fn ask_to_prune(client: &Client, all: bool, dry_run: bool) -> Result<Value> {
+    let body = json!({ "all": all, "dryRun": dry_run });
+    client.json("POST", "/coracle/v1/images/prune", Some(&body))
+}
+
+/// Images with their names, as they would be removed.
+fn rehearse(client: &Client, all: bool) -> Result<ExitCode> {
+    let pruned = ask_to_prune(client, all, true)?;
+    let images = client.get("/coracle/v1/images")?;
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let images = list(&images["items"]);
+    for id in list(&pruned["deleted"]) {
+        let image = images.iter().find(|image| image["id"] == id);
+        let names = image.map(|image| list(&image["names"])).unwrap_or_default();
+        let names: Vec<&str> = names.iter().filter_map(Value::as_str).collect();
+        let names = match names.is_empty() {
+            true => "<none>".to_owned(),
+            false => names.join(", "),
+        };
+        let bytes = image.and_then(|image| image["size_bytes"].as_u64());
+        let (id, bytes) = (id.as_str().unwrap_or_default(), size(bytes.unwrap_or(0)));
+        put(format!("would delete {id} ({names}), {bytes}\n").as_bytes())?;
+    }
+    let freed = size(pruned["freed_bytes"].as_u64().unwrap_or(0));
+    put(format!("would free {freed}\n").as_bytes())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn prune(client: &Client, all: bool, dry_run: bool, force: bool) -> Result<ExitCode> {
+    if dry_run {
+        return rehearse(client, all);
+    }
     if !force {
         let what = match all {
-            true => "all images that no container uses",
+            true => "all images that no container uses and no manifest names",
             false => "all images without a name",
         };
         confirm(what)?;
     }
-    let body = json!({ "all": all });
-    let removed = client.json("POST", "/coracle/v1/images/prune", Some(&body))?;
+    let removed = ask_to_prune(client, all, false)?;
     let freed = report(&removed)?;
     put(format!("freed {}\n", size(freed)).as_bytes())?;
     Ok(ExitCode::SUCCESS)

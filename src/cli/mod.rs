@@ -8,6 +8,7 @@ mod black_box;
 mod boot;
 mod bundle;
 mod bundle_create;
+mod chosen;
 pub mod client;
 mod condition;
 mod config;
@@ -47,6 +48,7 @@ mod plan;
 mod port_forward;
 mod pull;
 mod report;
+mod restart;
 mod retry;
 mod rollout;
 mod save;
@@ -54,6 +56,9 @@ mod secret;
 mod session;
 mod sheet;
 mod shutdown;
+mod status;
+mod stop;
+mod system;
 mod table;
 mod target;
 mod top;
@@ -125,6 +130,11 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Command::Debug(args) => debug::run(&client, &args),
         Command::Delete(args) => delete::run(&client, &args),
         Command::Wait(args) => wait::run(&client, &args),
+        Command::Restart(args) => restart::run(&client, &args),
+        Command::Stop(args) => stop::stop(&client, &args),
+        Command::Start(args) => stop::start(&client, &args),
+        Command::Status(args) => status::run(&client, &args),
+        Command::System(command) => system::run(&client, &command),
         Command::Retry(args) => retry::run(&client, &args),
         Command::Rollout(command) => rollout::run(&client, &command),
         Command::Condition(command) => condition::run(&client, &command),

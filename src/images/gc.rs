@@ -41,6 +41,15 @@ pub struct Pruned {
     pub freed_bytes: u64,
 }
 
+impl Pruned {
+    fn of(doomed: &[Record]) -> Self {
+        Self {
+            deleted: doomed.iter().map(|record| record.id.clone()).collect(),
+            freed_bytes: doomed.iter().map(|record| record.size_bytes).sum(),
+        }
+    }
+}
+
 impl ImageStore {
     /// Removes a name; with its last name the image is removed. By id, the image is removed with its only name. An
     /// image in use is never removed, but one of several names is.
@@ -102,16 +111,25 @@ impl ImageStore {
     pub fn prune(&self, in_use: &BTreeSet<String>, all: bool) -> Result<Pruned, ImageError> {
         let _lock = self.lock()?;
         registry::collect(self, if all { 0 } else { IDLE_SECONDS })?;
+        self.remove_records(&self.prunable(in_use, all)?)
+    }
+
+    /// What [`ImageStore::prune`] would remove.
+    pub fn would_prune(&self, in_use: &BTreeSet<String>, all: bool) -> Result<Pruned, ImageError> {
+        let _lock = self.lock()?;
+        Ok(Pruned::of(&self.prunable(in_use, all)?))
+    }
+
+    /// The caller holds the lock.
+    fn prunable(&self, in_use: &BTreeSet<String>, all: bool) -> Result<Vec<Record>, ImageError> {
         let references = self.references()?;
         let named: BTreeSet<&String> = references.values().gather();
         let preloaded = preload::ids(self)?;
-        let doomed: Vec<Record> = self
-            .records()?
-            .into_iter()
+        let records = self.records()?.into_iter();
+        let unused = records
             .filter(|record| !in_use.contains(&record.id) && !preloaded.contains(&record.id))
-            .filter(|record| all || !named.contains(&record.id))
-            .collect();
-        self.remove_records(&doomed)
+            .filter(|record| all || !named.contains(&record.id));
+        Ok(unused.collect())
     }
 
     /// Removes images and all their names. The caller holds the lock.
@@ -124,10 +142,7 @@ impl ImageStore {
         }
         sync(&self.dir().join("refs"))?;
         self.delete_records(&deleted)?;
-        Ok(Pruned {
-            freed_bytes: doomed.iter().map(|record| record.size_bytes).sum(),
-            deleted,
-        })
+        Ok(Pruned::of(doomed))
     }
 
     /// Removes images, then data that only they referred to. The caller holds the lock.

@@ -67,6 +67,26 @@ impl Node {
                 let _ = reply.try_send(self.retry((&namespace, &name), container));
             }
             Command::Rollout { request, reply } => self.rollout(request, reply),
+            Command::RestartPod {
+                namespace,
+                name,
+                container,
+                grace_ms,
+                reply,
+            } => {
+                let pod = (namespace.as_str(), name.as_str());
+                let _ = reply.try_send(self.restart_pod(pod, container, grace_ms));
+            }
+            Command::StartAll { namespace, reply } => {
+                let targets = self.stopped_in(&namespace);
+                self.stop_or_start(targets, (false, None), reply);
+            }
+            Command::StopOrStart {
+                targets,
+                stop,
+                grace_ms,
+                reply,
+            } => self.stop_or_start(targets, (stop, grace_ms), reply),
             Command::ImportImage {
                 archive,
                 name,
@@ -85,7 +105,11 @@ impl Node {
             Command::SaveImages { names, reply } => {
                 super::spawn(save_images(self.tools.clone(), names, reply));
             }
-            Command::PruneImages { all, reply } => self.prune_images(all, reply),
+            Command::PruneImages {
+                all,
+                dry_run,
+                reply,
+            } => self.prune_images((all, dry_run), reply),
             Command::ListImages { reply } => {
                 let users = self.image_users();
                 answer(reply, list_images(self.tools.clone(), users));
@@ -188,10 +212,21 @@ impl Node {
         });
     }
 
-    fn prune_images(&self, all: bool, reply: Reply<RemovedImages>) {
-        let (images, in_use) = (self.tools.images.clone(), self.images_kept());
+    /// Images that manifests name stay, too: a stopped pod needs its image again.
+    fn prune_images(&self, (all, dry_run): (bool, bool), reply: Reply<RemovedImages>) {
+        let (images, mut in_use) = (self.tools.images.clone(), self.images_kept());
+        let wanted = self.images_named();
         answer(reply, async move {
-            let pruned = super::unblock(move || images.prune(&in_use, all)).await;
+            let prune = move || {
+                for name in &wanted {
+                    in_use.extend(images.lookup(name)?.map(|image| image.id));
+                }
+                match dry_run {
+                    true => images.would_prune(&in_use, all),
+                    false => images.prune(&in_use, all),
+                }
+            };
+            let pruned = super::unblock(prune).await;
             let pruned = pruned.map_err(|error| command_error(&error))?;
             Ok(RemovedImages {
                 untagged: Vec::new(),
@@ -355,6 +390,14 @@ impl Node {
         self.publish(&uid);
         let waits: Vec<String> = waits.iter().map(ToString::to_string).collect();
         Ok(waits.join(", "))
+    }
+
+    /// The names of images in the manifests of pods.
+    pub(super) fn images_named(&self) -> BTreeSet<String> {
+        let desired = self.state.desired.iter().flat_map(|d| d.pods.values());
+        let pods = self.state.pods.values().map(|pod| &pod.spec);
+        let names = desired.chain(pods).flat_map(|pod| pod.image_names());
+        names.map(ToString::to_string).gather()
     }
 
     /// The config digests of images that must stay: those in use, and those of bundles.

@@ -6,20 +6,18 @@ use serde_json::json;
 use smol::channel::{Receiver, Sender, bounded};
 
 use super::Node;
+use super::kept::Kept;
 use crate::api::{CommandError, CommandErrorKind, DrainOptions};
 use crate::plan::cordon::candidates;
 use crate::plan::event::{Cordon, Event, NodeFact};
 use crate::plan::{PodState, shutdown};
 use crate::spec::{PodKey, PodUid, Reason};
-use crate::sys::file::{self, Durability};
 
 /// The node's part of the cordon, beside the planner's state.
 #[derive(Debug, Default)]
 pub(super) struct NodeCordon {
-    /// The cordon as written last.
-    written: Option<Cordon>,
-    /// The task that writes it, with its error if it failed; the next one waits for it.
-    writing: Option<smol::Task<Result<(), String>>>,
+    /// The cordon as it is on disk.
+    kept: Kept<Cordon>,
     /// The clients that follow a drain.
     waiting: Vec<Waiting>,
 }
@@ -40,17 +38,10 @@ impl Node {
     /// is admitted.
     pub(super) fn resume_cordon(&mut self) {
         let path = self.tools.config.layout.cordon();
-        let Ok(bytes) = file::read_record(&path) else {
-            return;
-        };
-        match serde_json::from_slice::<Cordon>(&bytes) {
-            Ok(cordon) => {
-                tracing::info!("the node is cordoned: new pods wait until `coracle uncordon`");
-                self.cordon.written = Some(cordon.clone());
-                self.record(&Event::Node(NodeFact::CordonRecovered(cordon)));
-                self.show_node();
-            }
-            Err(error) => tracing::warn!("`{}` is broken ({error}), ignoring", path.display()),
+        if let Some(cordon) = self.cordon.kept.recover(&path) {
+            tracing::info!("the node is cordoned: new pods wait until `coracle uncordon`");
+            self.record(&Event::Node(NodeFact::CordonRecovered(cordon)));
+            self.show_node();
         }
     }
 
@@ -62,7 +53,7 @@ impl Node {
             false => Event::Node(NodeFact::Uncordoned),
         };
         self.record(&event);
-        self.when_written(move |written| {
+        self.cordon.kept.when_written(move |written| {
             let _ = reply.try_send(written.map(|()| changes));
         });
     }
@@ -104,41 +95,17 @@ impl Node {
         });
         self.record(&event);
         self.cordon.waiting.push(Waiting { lines, left });
-        self.when_written(move |written| {
+        self.cordon.kept.when_written(move |written| {
             let _ = reply.try_send(written.map(|()| receiver));
         });
     }
 
-    /// After each fact: starts to save a changed cordon, and shows it. The client is answered once it is on disk;
-    /// until then a power cut may undo it.
+    /// After each fact: starts to save a changed cordon, and shows it.
     pub(super) fn note_cordon(&mut self) {
-        if self.cordon.written == self.state.cordon {
-            return;
-        }
-        let before = std::mem::replace(&mut self.cordon.written, self.state.cordon.clone());
         let path = self.tools.config.layout.cordon();
-        let cordon = self.state.cordon.clone();
-        let previous = self.cordon.writing.take();
-        self.cordon.writing = Some(super::task(async move {
-            if let Some(previous) = previous {
-                // Its content is about to be replaced, so its error does not matter.
-                let _ = previous.await;
-            }
-            let shown = path.display().to_string();
-            let wrote = super::unblock(move || match cordon {
-                Some(cordon) => {
-                    let bytes = serde_json::to_vec(&cordon).expect("plain data");
-                    file::replace(&path, &bytes, 0o600, Durability::PowerCut)
-                }
-                None => file::remove_durably(&path),
-            });
-            let wrote = wrote.await;
-            wrote.map_err(|error| {
-                let message = format!("could not write `{shown}`: {error}");
-                tracing::warn!("{message}, going on");
-                message
-            })
-        }));
+        let Some(before) = self.cordon.kept.keep(self.state.cordon.as_ref(), path) else {
+            return;
+        };
         let said = match (&before, &self.state.cordon) {
             (None, Some(_)) => Reason::NodeNotSchedulable,
             (Some(_), None) => Reason::NodeSchedulable,
@@ -149,22 +116,6 @@ impl Node {
         tracing::info!("{message}");
         self.shown.node_event(said, &message);
         self.show_node();
-    }
-
-    /// Calls `then` once all changes are on disk.
-    fn when_written(&mut self, then: impl FnOnce(Refused<()>) + 'static) {
-        let writing = self.cordon.writing.take();
-        self.cordon.writing = Some(super::task(async move {
-            let wrote = match writing {
-                Some(writing) => writing.await,
-                None => Ok(()),
-            };
-            then(wrote.clone().map_err(|why| CommandError {
-                kind: CommandErrorKind::Failed,
-                message: format!("{why}; it holds only until the agent ends"),
-            }));
-            wrote
-        }));
     }
 
     /// After each decision: reports to waiting clients which pods are leaving and which have left.

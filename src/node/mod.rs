@@ -23,6 +23,7 @@ mod figures;
 mod garbage;
 mod hooks;
 mod journal;
+mod kept;
 mod logging;
 mod logins;
 mod manager;
@@ -51,6 +52,7 @@ mod standings;
 mod start;
 mod state_file;
 mod state_format;
+mod stop;
 mod trust;
 mod turns;
 mod unblock;
@@ -189,6 +191,8 @@ struct Node {
     outside: outside::Watching,
     /// Whether the node is cordoned.
     cordon: cordon::NodeCordon,
+    /// What was stopped by command.
+    stops: stop::KeptStops,
     /// How the classes of pods share what there is.
     classes: allocatable::Shared,
     /// Memory that is to be given back.
@@ -305,8 +309,11 @@ impl Node {
                     }
                     self.note_claims();
                     self.record(&Event::Node(NodeFact::DesiredChanged(documents.desired)));
-                    if documents.complete && !self.swept {
-                        self.sweep();
+                    if documents.complete {
+                        self.forget_stray_stops();
+                        if !self.swept {
+                            self.sweep();
+                        }
                     }
                 }
             }
@@ -398,6 +405,7 @@ impl Node {
             self.look_at_images();
         }
         self.note_cordon();
+        self.note_stops();
     }
 
     /// Does what follows from what was recorded, and shows the result.

@@ -76,6 +76,11 @@ impl Saved {
         }
     }
 
+    /// Whether the pod's memory is on disk as it is now.
+    pub(super) fn has_checkpoint(&self, pod: &PodState) -> bool {
+        self.memories.get(&pod.spec.uid) == Some(&PodMemory::of(pod))
+    }
+
     /// The pod is gone, and its files with it.
     pub(super) fn forget(&mut self, uid: &PodUid) {
         self.manifests.remove(uid);

@@ -20,6 +20,7 @@ impl NodeState {
     /// From now on these pods are wanted.
     pub(super) fn want(&mut self, desired: &Desired, now: Stamp, out: &mut Vec<Notice>) {
         self.network_changes += 1;
+        self.forget_stops(desired);
         let desired = &self.incarnate(desired);
         let incarnations = &mut self.incarnations;
         let asked = |pod: &PodState| {

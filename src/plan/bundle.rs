@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::edit::{self, Edit};
 use super::status::{self, Phase};
 use super::{NodeState, PodState, Time};
-use crate::spec::PodSpec;
+use crate::spec::{PodSpec, Reason};
 
 /// How long all pods have to be ready: one that crashes is ready for a moment each time. Less if the trial is short.
 const STEADY_MS: u64 = 10_000;
@@ -133,6 +133,13 @@ pub fn unready(state: &NodeState, wanted: &PodSpec) -> Option<String> {
     let Some(pod) = named.find(|pod| pod.stopping().is_none()) else {
         return Some(format!("{key} (not there yet)"));
     };
+    if pod
+        .hold()
+        .is_some_and(|hold| hold.reason == Reason::Stopped)
+    {
+        // A person wants it down.
+        return None;
+    }
     if let Some(hold) = pod.hold() {
         return Some(format!("{key} ({})", hold.reason));
     }

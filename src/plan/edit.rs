@@ -237,6 +237,7 @@ impl ContainerSpec {
             resources: Some(self.resources),
             effective: Effective::default(),
             again: false,
+            on_request: false,
         }
     }
 }
@@ -268,6 +269,11 @@ impl ContainerState {
     pub(super) fn is_replaced(&self, spec: Option<&ContainerSpec>) -> bool {
         let asked_again = self.asked().is_some_and(|asked| asked.again);
         asked_again || spec.is_some_and(|spec| self.is_outdated(spec))
+    }
+
+    /// Whether the newest run was ended because a client asked for a restart.
+    pub(super) fn ended_on_request(&self) -> bool {
+        self.asked().is_some_and(|asked| asked.on_request)
     }
 }
 

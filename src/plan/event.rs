@@ -19,6 +19,7 @@ use super::recovered::Recovered;
 use super::run::Ended;
 pub use super::shutdown::{AskedBy, Group, Shutdown};
 use super::state::Settings;
+use super::stop::{Stops, Target};
 pub use super::verdict::Verdict;
 use super::workload::revisions::{Instead, Subject};
 use super::{Action, Stamp, Time};
@@ -129,6 +130,21 @@ pub enum NodeFact {
     DrainTurn,
     /// The node is uncordoned: pods that were kept out or drained may be admitted.
     Uncordoned,
+    /// A client stops pods; they stay down until it starts them.
+    StopRequested {
+        /// What to stop.
+        targets: BTreeSet<Target>,
+        /// Replaces each pod's own grace period if given (a second at least).
+        grace_ms: Option<u64>,
+    },
+    /// A client starts what was stopped.
+    StartRequested {
+        /// What to start.
+        targets: BTreeSet<Target>,
+    },
+    /// What was stopped before the agent restart or reboot. Recorded after all pods were recovered and before the
+    /// manifests are known.
+    StopsRecovered(Stops),
     /// The thresholds that the node watches have changed.
     PolicyChanged(Arc<Policy>),
     /// The node began this; see `plan::pressure::next`.
@@ -174,6 +190,13 @@ pub enum PodFact {
     RetryRequested {
         /// Only what this container waits for.
         container: Option<String>,
+    },
+    /// A client asks for a restart of the pod's containers, in place.
+    RestartRequested {
+        /// Only this container.
+        container: Option<String>,
+        /// Replaces the pod's own grace period if given (a second at least).
+        grace_ms: Option<u64>,
     },
     /// A client sets conditions, for the pod's readiness gates.
     ConditionsSet {
@@ -373,7 +396,10 @@ impl NodeFact {
             | Self::DrainBegun { .. }
             | Self::CordonRecovered(_)
             | Self::DrainTurn
-            | Self::Uncordoned => true,
+            | Self::Uncordoned
+            | Self::StopRequested { .. }
+            | Self::StartRequested { .. }
+            | Self::StopsRecovered(_) => true,
             Self::PolicyChanged(_)
             | Self::ReliefBegun(_)
             | Self::Observed(_)

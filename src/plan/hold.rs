@@ -229,9 +229,10 @@ impl NodeState {
         self.unwelcome(pod).or_else(|| self.misplaced(pod))
     }
 
-    /// Reasons that are checked before room. A cordon is checked first: it makes all others irrelevant.
+    /// Reasons that are checked before room. A stop and a cordon are checked first: they make all others irrelevant.
     fn unwelcome(&self, pod: &PodSpec) -> Option<Rejection> {
-        self.kept_out(pod)
+        self.kept_down(pod)
+            .or_else(|| self.kept_out(pod))
             .or_else(|| self.under_pressure(pod))
             .or_else(|| self.forbidden_sysctl(pod))
             .or_else(|| self.unarmed(pod))

@@ -56,6 +56,8 @@ pub enum KillReason {
     Resize,
     /// A device that it has lost is back.
     Device,
+    /// A client asked for it.
+    Requested,
 }
 
 impl KillReason {
@@ -64,7 +66,7 @@ impl KillReason {
     /// the exit code, as after any exit.
     fn replaces(self, policy: RestartPolicy) -> bool {
         match self {
-            Self::DefinitionChanged | Self::Resize | Self::Device => true,
+            Self::DefinitionChanged | Self::Resize | Self::Device | Self::Requested => true,
             Self::Liveness | Self::Startup => policy != RestartPolicy::Never,
             Self::Stopping | Self::InPlace | Self::PostStartHook => false,
         }
@@ -317,5 +319,6 @@ fn text(
         KillReason::DefinitionChanged => format!("Init container {name} definition changed"),
         KillReason::Resize => format!("Container {name} resize requires restart"),
         KillReason::Device => format!("{what} {name} restarts: its device is back"),
+        KillReason::Requested => format!("{what} {name} restarts on request"),
     }
 }

@@ -81,7 +81,8 @@ fn killed_after(container: &ContainerState) -> Option<Option<&Ended>> {
 /// The wait that applies to the newest exit; `None` if the container may start at once.
 pub fn delay_ms(container: &ContainerState, waits: Waits) -> Option<u64> {
     let ended = container.run.ended()?;
-    if container.follows() || container.permitted == Some(container.next_attempt) {
+    let permitted = container.permitted == Some(container.next_attempt);
+    if container.follows() || permitted || container.ended_on_request() {
         return None;
     }
     let backoff = container.backoff.as_ref()?;
@@ -117,6 +118,13 @@ pub(super) fn permit(container: &mut ContainerState, attempt: u32, waits: Waits,
     let Some(ended) = container.run.ended() else {
         return;
     };
+    if container.ended_on_request() {
+        // A person ended the run: the series stays where it was.
+        if let Some(backoff) = &mut container.backoff {
+            (backoff.permitted, backoff.waived) = (now, false);
+        }
+        return;
+    }
     let first = killed_after(container).is_some_and(|before| before.is_none());
     if first && container.backoff.is_none() {
         return;

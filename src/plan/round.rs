@@ -124,6 +124,9 @@ fn fires(spec: &ContainerSpec, c: &ContainerState) -> bool {
     let Some(ended) = c.current().and_then(Run::ended) else {
         return false;
     };
+    if c.ended_on_request() {
+        return false;
+    }
     let mut rules = spec.restart_rules.iter();
     let first = rules.find(|rule| rule.matches(ended.exit.code));
     first.is_some_and(|rule| rule.action == RestartAction::RestartAllContainers)

@@ -92,6 +92,9 @@ pub struct Asked {
     /// It is ended to be replaced, whatever the restart policies. Saved before the first signal.
     #[serde(default)]
     pub again: bool,
+    /// It is ended because a client asked for a restart: its end is no crash.
+    #[serde(default)]
+    pub on_request: bool,
 }
 
 /// How far stopping a run has come.

@@ -222,10 +222,11 @@ impl NodeState {
             });
         }
         if cause != Some(Cause::RejectedAtShutdown) {
-            let kept_out = self.kept_out(&pod.spec).is_some();
+            let kept_out =
+                self.kept_out(&pod.spec).is_some() || self.kept_down(&pod.spec).is_some();
             self.on(uid, now, out, |pod, _, _| {
                 pod.restore(now);
-                // A pod that a cordon keeps out is removed, and then held like others.
+                // A pod that a cordon keeps out, or that was stopped, is removed, and then held like others.
                 if kept_out {
                     admit::stop(pod, None, now);
                 }

@@ -26,6 +26,7 @@ use super::restart::CrashBackoff;
 use super::round::Round;
 use super::run::{Asked, Ended, OfRun, Run, Stop};
 use super::shutdown::Shutdown;
+use super::stop::Stops;
 use super::verdict::Verdict;
 use super::workload::Workloads;
 use super::{Action, Stamp, Time, Wall, device};
@@ -90,6 +91,8 @@ pub struct NodeState {
     pub pressure: Pressure,
     /// Set while the node is cordoned.
     pub cordon: Option<Cordon>,
+    /// What is stopped by command.
+    pub stops: Stops,
     /// What is known of claims.
     pub claims: KnownClaims,
     /// What pods start after.
@@ -117,6 +120,7 @@ impl NodeState {
             shutdown: None,
             pressure: Pressure::default(),
             cordon: None,
+            stops: Stops::default(),
             claims: KnownClaims::default(),
             order: Order::default(),
             network_changes: 0,

@@ -177,6 +177,8 @@ reasons! {
     CgroupMismatch = Warning "CgroupMismatch",
     /// The node has too little of a resource for the pod, which waits until there is enough. Lower its requests or stop other pods.
     OutOf(Resource: Resource::HugePages(PageSize::EXAMPLE)) = Warning "OutOf",
+    /// The pod was stopped by command and stays down, over reboots, until `coracle start`.
+    Stopped = Normal "Stopped",
     /// The node is cordoned and admits no new pods until `coracle uncordon`.
     NodeCordoned = Warning "NodeCordoned",
     /// The pod sets a sysctl that others on the node would notice. Name it in `allowedUnsafeSysctls`, or remove it.

@@ -360,6 +360,10 @@ pub(crate) fn reborn_as(
     if let Some(cordon) = node.state.cordon.clone() {
         new.tell(Event::Node(NodeFact::CordonRecovered(cordon)));
     }
+    if !node.state.stops.is_empty() {
+        let stops = written(&node.state.stops);
+        new.tell(Event::Node(NodeFact::StopsRecovered(stops)));
+    }
     new.decide();
     assert!(
         new.open.is_empty(),

@@ -31,6 +31,8 @@ mod pressure;
 mod room;
 #[path = "simulation/stats.rs"]
 mod stats;
+#[path = "simulation/stop.rs"]
+mod stop;
 #[path = "simulation/week.rs"]
 mod week;
 mod world;
@@ -105,6 +107,8 @@ struct Sim {
     opened: BTreeMap<PodUid, bool>,
     /// Set while the node is cordoned.
     cordon: Option<cordon::Kept>,
+    /// The names of pods that are stopped.
+    stopped: BTreeSet<String>,
     actions: u64,
     stimuli: u64,
     stats: Stats,
@@ -158,6 +162,7 @@ impl Sim {
             reported: BTreeMap::new(),
             opened: BTreeMap::new(),
             cordon: None,
+            stopped: BTreeSet::new(),
             actions: 0,
             stimuli: 0,
             stats: Stats::default(),
@@ -195,6 +200,7 @@ impl Sim {
         self.change_usage(true);
         self.cancel_shutdown();
         self.uncordon();
+        self.start_all();
         self.world.faults = false;
         self.world.image = true;
         self.world.plug();
@@ -264,6 +270,7 @@ impl Sim {
         let held: Vec<(PodUid, PodKey)> = held.collect();
         let before_all: u64 = self.state.preemptions.values().sum();
         let stopping = self.keep_cordon(event);
+        self.keep_stops(event);
         if let Event::Pod {
             uid: pod,
             fact: PodFact::SandboxRemoved,
@@ -281,6 +288,7 @@ impl Sim {
         let notices = self.agenda.record(&mut self.state, event, now);
         self.note_lost(&notices);
         self.check_cordon(event, &stopping);
+        self.check_stops();
         for _ in before_all..self.state.preemptions.values().sum() {
             self.stats.count("pod", &Preempted);
         }

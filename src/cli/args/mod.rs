@@ -120,6 +120,25 @@ pub enum Command {
                       coracle wait pod/web --for=jsonpath='{.status.phase}'=Running\n  coracle wait pod/web --for=delete"
     )]
     Wait(WaitArgs),
+    /// Restart the containers of pods in place, gracefully
+    #[command(
+        after_help = "The pod stays: same UID, same addresses, same emptyDir volumes. Its containers get their preStop hook, stop \
+                      signal and grace period, and start again at once; that is no crash for the back-off. The pods of a Deployment or \
+                      the like restart one after the other, each once the one before is ready.\n\n\
+                      Examples:\n  coracle restart web\n  coracle restart web -c sidecar --grace-period 5\n  coracle restart deployment/shop\n  coracle restart -l tier=front"
+    )]
+    Restart(RestartArgs),
+    /// Stop pods and keep them down, over reboots too, until `coracle start`
+    #[command(
+        after_help = "Their files stay as they are. A pod stops as when it is deleted; it gives up its room, its ports and its emptyDir volumes.\n\n\
+                      Examples:\n  coracle stop web\n  coracle stop deployment/shop\n  coracle get pods    (shows it as Stopped)\n  coracle start web"
+    )]
+    Stop(StopArgs),
+    /// Start pods that were stopped with `coracle stop`
+    #[command(
+        after_help = "Examples:\n  coracle start web\n  coracle start deployment/shop\n  coracle start --all"
+    )]
+    Start(StartArgs),
     /// Retry now what a pod waits for: a crashed container, an image, a volume
     #[command(
         after_help = "The back-off keeps growing as if the pod had retried by itself.\n\nExamples:\n  coracle retry web\n  coracle retry web -c sidecar"
@@ -155,6 +174,17 @@ pub enum Command {
         after_help = "Examples:\n  coracle secret encrypt db.yaml -o /etc/coracle/manifests/db.yaml\n  coracle secret encrypt - --with-key tpm2 < db.yaml"
     )]
     Secret(SecretCommand),
+    /// Show the node on one screen: what is not well, why, and what to do
+    #[command(after_help = "A pod that was stopped by command is well.\n\n\
+                      Exit code: 0 all is well, 1 not all is well or the agent does not answer, 2 invalid command line.\n\n\
+                      Examples:\n  coracle status\n  coracle status -o json")]
+    Status(OutputArgs),
+    /// Show what takes the disk
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  coracle system df\n  coracle system df -v"
+    )]
+    System(SystemCommand),
     /// Show the settings and where each comes from, or check a settings file
     #[command(subcommand)]
     Config(ConfigCommand),

@@ -64,6 +64,24 @@ pub struct RunArgs {
     pub stop_pods_on_exit: bool,
 }
 
+/// `coracle system`.
+#[derive(Debug, Clone, Subcommand)]
+pub enum SystemCommand {
+    /// Show how much images, containers, volumes and logs take, and what of it can be given back
+    #[command(
+        after_help = "An image counts with all of its layers, also those that it shares. `coracle image prune --all` gives back what is \
+                      reclaimable of images, `coracle volume rm` what is reclaimable of claims."
+    )]
+    Df {
+        /// List each image, container, volume and log
+        #[arg(short, long)]
+        verbose: bool,
+        /// Print JSON
+        #[arg(short, long, value_name = "FORMAT", conflicts_with = "verbose")]
+        output: Option<JsonOnly>,
+    },
+}
+
 /// `coracle image`.
 #[derive(Debug, Clone, Subcommand)]
 pub enum ImageCommand {
@@ -133,9 +151,12 @@ pub enum ImageCommand {
     },
     /// Remove unreferenced images and layers
     Prune {
-        /// Also remove named images that no container uses
+        /// Also remove named images that no container uses and no manifest names
         #[arg(short, long)]
         all: bool,
+        /// Only print what would be removed, and how much space that would free
+        #[arg(long)]
+        dry_run: bool,
         /// Do not ask for confirmation
         #[arg(short, long)]
         force: bool,

@@ -207,6 +207,62 @@ impl DeleteArgs {
     }
 }
 
+/// Which pods `restart`, `stop` and `start` act on, and how long they wait.
+#[derive(Debug, Clone, Args)]
+pub struct ChosenArgs {
+    /// Pods, or KIND/NAME of a Deployment or the like: all of its pods
+    #[arg(value_name = "POD | KIND/NAME", value_parser = pod_or_owner)]
+    pub what: Vec<String>,
+    /// Pods with these labels
+    #[arg(short = 'l', long, value_name = "SELECTOR")]
+    pub selector: Option<String>,
+    /// All pods of the namespace
+    #[arg(long)]
+    pub all: bool,
+    /// Namespace
+    #[command(flatten)]
+    pub namespace: NamespaceArgs,
+    /// Wait until it is done
+    #[arg(long, default_value_t = true, action = clap::ArgAction::Set, default_missing_value = "true", num_args = 0..=1, require_equals = true)]
+    pub wait: bool,
+    /// How long to wait, for each pod
+    #[arg(long, value_name = "DURATION", default_value = "5m")]
+    pub timeout: String,
+}
+
+/// `coracle restart`.
+#[derive(Debug, Clone, Args)]
+pub struct RestartArgs {
+    /// Which pods
+    #[command(flatten)]
+    pub chosen: ChosenArgs,
+    /// Restart only this container
+    #[arg(short, long)]
+    pub container: Option<String>,
+    /// Grace period in seconds instead of the pod's own; at least 1
+    #[arg(long, value_name = "SECONDS")]
+    pub grace_period: Option<u32>,
+}
+
+/// `coracle stop`.
+#[derive(Debug, Clone, Args)]
+pub struct StopArgs {
+    /// Which pods
+    #[command(flatten)]
+    pub chosen: ChosenArgs,
+    /// Grace period in seconds instead of each pod's own; at least 1
+    #[arg(long, value_name = "SECONDS")]
+    pub grace_period: Option<u32>,
+}
+
+/// `coracle start`.
+#[derive(Debug, Clone, Args)]
+pub struct StartArgs {
+    /// Which pods
+    #[command(flatten)]
+    pub chosen: ChosenArgs,
+}
+
 /// `coracle retry`.
 #[derive(Debug, Clone, Args)]
 pub struct RetryArgs {

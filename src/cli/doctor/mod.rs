@@ -356,6 +356,13 @@ fn clock() -> Finding {
         .hint("times in logs and status may be wrong: enable systemd-timesyncd or chrony (pods do not depend on it)")
 }
 
+/// What is wrong with the time, and what to do.
+pub(super) fn time_problem() -> Option<(String, String)> {
+    let finding = clock();
+    let hint = finding.hint?;
+    Some((finding.detail, hint))
+}
+
 fn directories(found: &Found) -> Finding {
     let layout = &found.layout;
     let places = [&layout.root, &layout.run_dir, &layout.log_dir];

@@ -17,7 +17,8 @@ use super::put;
 use crate::layout::Layout;
 use crate::sys::{clock, file};
 use crate::types::duration_ms;
-use verdict::{File, Problem, Seen};
+use verdict::{File, Seen};
+pub(super) use verdict::{Problem, why};
 
 /// How long the agent may take to answer. It answers at once unless it hangs.
 const ANSWER: Duration = Duration::from_secs(10);

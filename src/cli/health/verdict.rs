@@ -34,15 +34,15 @@ pub(super) struct File {
 
 /// Why a boot is not healthy.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Problem {
+pub(in crate::cli) struct Problem {
     /// `agent`, `node box`, `pod default/web`, `file /etc/coracle/manifests/web.yaml`.
-    pub(super) about: String,
-    pub(super) message: String,
+    pub(in crate::cli) about: String,
+    pub(in crate::cli) message: String,
 }
 
 impl Problem {
     /// Characters that would control a terminal or start another line are escaped.
-    pub(super) fn new(about: impl AsRef<str>, message: impl AsRef<str>) -> Self {
+    pub(in crate::cli) fn new(about: impl AsRef<str>, message: impl AsRef<str>) -> Self {
         let clean = |text: &str| -> String {
             let plain = |c: char| match c.is_control() {
                 true => c.escape_default().collect::<String>(),
@@ -84,8 +84,13 @@ pub(super) fn of(seen: &Seen) -> Result<String, Vec<Problem>> {
         problems.push(Problem::new(format!("file {}", file.path), why));
     }
     let is_required = |pod: &&Value| pod["metadata"]["annotations"][REQUIRED] == "true";
-    let mut required = 0_usize;
+    let (mut required, mut stopped) = (0_usize, 0_usize);
     for pod in seen.pods.iter().filter(is_required) {
+        if pod["status"]["reason"] == "Stopped" {
+            // A person wants it down: no reason to go back to the former system.
+            stopped += 1;
+            continue;
+        }
         required += 1;
         if pod["status"]["phase"] == "Succeeded" || is_true(pod, "Ready") {
             continue;
@@ -95,10 +100,15 @@ pub(super) fn of(seen: &Seen) -> Result<String, Vec<Problem>> {
         problems.push(Problem::new(about, why(&pod["status"])));
     }
     if problems.is_empty() {
+        let and = match stopped {
+            0 => String::new(),
+            n => format!(" ({n} stopped by command)"),
+        };
         return Ok(match required {
+            0 if stopped > 0 => format!("node {node} is ready, no required pod is up{and}"),
             0 => format!("node {node} is ready, no pod is required"),
-            1 => format!("node {node} is ready, and so is 1 required pod"),
-            n => format!("node {node} is ready, and so are {n} required pods"),
+            1 => format!("node {node} is ready, and so is 1 required pod{and}"),
+            n => format!("node {node} is ready, and so are {n} required pods{and}"),
         });
     }
     let more = problems.len().saturating_sub(MAX_PROBLEMS);
@@ -133,7 +143,7 @@ fn not_ready(node: &Value) -> String {
 
 /// Why a pod is not ready. Words that change with time, as seconds of a back-off, are left out: the same problem has
 /// the same words.
-fn why(status: &Value) -> String {
+pub(in crate::cli) fn why(status: &Value) -> String {
     if let Some(reason) = status["reason"].as_str() {
         let message = status["message"].as_str().unwrap_or_default();
         return format!("{reason}: {message}");
@@ -279,6 +289,21 @@ mod tests {
                 "True",
                 vec![pod(yes, held)],
                 "!pod default/web: OutOfcpu: too little",
+            ),
+            (
+                "a person has stopped one",
+                "True",
+                vec![
+                    pod(yes, ready("True")),
+                    pod(yes, json!({ "phase": "Pending", "reason": "Stopped" })),
+                ],
+                "node box is ready, and so is 1 required pod (1 stopped by command)",
+            ),
+            (
+                "all are stopped",
+                "True",
+                vec![pod(yes, json!({ "phase": "Pending", "reason": "Stopped" }))],
+                "node box is ready, no required pod is up (1 stopped by command)",
             ),
             (
                 "a readiness gate",

@@ -147,6 +147,7 @@ impl Counters {
             | PodFact::GraceExceeded
             | PodFact::EphemeralAdded { .. }
             | PodFact::RetryRequested { .. }
+            | PodFact::RestartRequested { .. }
             | PodFact::ConditionsSet { .. }
             | PodFact::Restored
             | PodFact::ActionStarted(_)

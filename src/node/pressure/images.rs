@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use super::super::{Node, unblock_cleaning};
 use crate::images::{Image, ImageError, ImageStore};
 use crate::plan::pressure::images::{Goal, ImageFacts, ImagePolicy, doomed};
+use crate::types::Time;
 use crate::types::quantity::Quantity;
 use crate::types::usage::Space;
-use crate::types::{Gather, Time};
 
 /// Images by id.
 #[derive(Debug, Clone, Default)]
@@ -107,10 +107,7 @@ impl Node {
     ) -> impl Future<Output = Result<Removed, String>> + use<> {
         let policy = self.tools.sandboxes.settings.now().image_gc;
         let running = self.images_kept();
-        let desired = self.state.desired.iter().flat_map(|d| d.pods.values());
-        let pods = self.state.pods.values().map(|pod| &pod.spec);
-        let names = desired.chain(pods).flat_map(|pod| pod.image_names());
-        let wanted: BTreeSet<String> = names.map(ToString::to_string).gather();
+        let wanted = self.images_named();
         let (known, images) = (self.pressure.images.clone(), self.tools.images.clone());
         async move {
             let work = move || remove(&images, &known, (running, &wanted), (&policy, goal));

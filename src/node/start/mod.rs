@@ -243,6 +243,7 @@ impl Agent {
         let running = node.take_over(recover::recover(&tools).await);
         node.resume_shutdown();
         node.resume_cordon();
+        node.resume_stops();
         // Not before: a node that shuts down is not ready meanwhile.
         node.show_node();
         // Served only once the pods are known: a client must not be told that there are none.
@@ -340,6 +341,7 @@ impl Agent {
             pressure: pressure::NodePressure::new(levels),
             outside: Watching::new(tools.inputs.clone()),
             cordon: Default::default(),
+            stops: Default::default(),
             classes: Default::default(),
             freed: Default::default(),
             sources: self.sources,

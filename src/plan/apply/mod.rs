@@ -17,7 +17,7 @@ use super::run::OfRun;
 use super::state::{ContainerState, LookUp, Retry, Role, Sandbox, Stage};
 use super::{
     Action, Event, NodeFact, NodeState, Notice, PodFact, PodState, RunFact, Settings, Stamp, Time,
-    condition, former, hook, network, probe, restart, retry, verdict,
+    condition, former, hook, network, probe, restart, restart_request, retry, verdict,
 };
 use crate::spec::{PodSpec, PodUid};
 pub(super) use container::end_run;
@@ -115,6 +115,11 @@ impl NodeState {
             NodeFact::CordonRecovered(cordon) => self.cordon_recovered(cordon, now, out),
             NodeFact::DrainTurn => self.drain_turn(now, out),
             NodeFact::Uncordoned => self.uncordoned(now, out),
+            NodeFact::StopRequested { targets, grace_ms } => {
+                self.stop_requested(targets, *grace_ms, now, out);
+            }
+            NodeFact::StartRequested { targets } => self.start_requested(targets, now, out),
+            NodeFact::StopsRecovered(stops) => self.stops_recovered(stops, now, out),
             NodeFact::PolicyChanged(policy) => {
                 self.pressure.policy_changed(policy, now);
                 self.admit(now, out);
@@ -157,6 +162,13 @@ impl NodeState {
             }
             PodFact::RetryRequested { container } => self.on(uid, now, out, |pod, settings, _| {
                 retry::retry(pod, container.as_deref(), settings, now.time);
+            }),
+            PodFact::RestartRequested {
+                container,
+                grace_ms,
+            } => self.on(uid, now, out, |pod, settings, out| {
+                let what = (container.as_deref(), *grace_ms);
+                restart_request::restart(pod, what, settings, now.time, out);
             }),
             PodFact::ConditionsSet { changes } => self.on(uid, now, out, |pod, _, _| {
                 condition::set(pod, changes, now.wall);

@@ -234,14 +234,17 @@ impl Jobs {
         }
         let own = own(state, workload);
         let had_ended = record.ended.is_some();
+        let suspended = job.suspended || state.stops.has_workload(&workload.key);
         record.count(job, &own, now);
         if record.ended.is_none() {
-            record.started = match job.suspended {
+            record.started = match suspended {
                 true => None,
                 false => record.started.or(Some(now)),
             };
-            record.note_suspended(workload, job, now, out);
-            record.ended = record.end(job, &own, now);
+            record.note_suspended(workload, suspended, now, out);
+            if !suspended {
+                record.ended = record.end(job, &own, now);
+            }
         }
         if let Some(end) = record.ended.as_ref().filter(|_| !had_ended) {
             let (reason, message) = end.event();
@@ -249,7 +252,7 @@ impl Jobs {
         }
         let mut wake = vec![record.ends_at(job)];
         let mut wanted = record.finished(job, &own, now, &mut wake);
-        let (running, new) = match record.ended.is_some() || job.suspended {
+        let (running, new) = match record.ended.is_some() || suspended {
             true => (Vec::new(), Vec::new()),
             false => record.at_work(job, &own, now, &mut wake),
         };
@@ -436,19 +439,19 @@ impl JobRecord {
     fn note_suspended(
         &mut self,
         workload: &Workload,
-        job: &Job,
+        now_suspended: bool,
         now: Stamp,
         out: &mut Vec<Notice>,
     ) {
         let suspended = self.suspended.is_some_and(|flag| flag.yes);
-        if suspended == job.suspended {
+        if suspended == now_suspended {
             return;
         }
         self.suspended = Some(Flag {
-            yes: job.suspended,
+            yes: now_suspended,
             since: now.wall,
         });
-        let (reason, message) = match job.suspended {
+        let (reason, message) = match now_suspended {
             true => (Reason::Suspended, "Job suspended"),
             false => (Reason::Resumed, "Job resumed"),
         };
@@ -506,9 +509,6 @@ impl JobRecord {
     fn end(&self, job: &Job, own: &[Own<'_>], now: Stamp) -> Option<End> {
         if let Some(ended) = &self.ended {
             return Some(ended.clone());
-        }
-        if job.suspended {
-            return None;
         }
         let running = || own.iter().filter(|own| own.over.is_none());
         let in_place =

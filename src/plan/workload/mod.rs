@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use super::event::Desired;
 use super::state::Flag;
+use super::stop::Target;
 use super::{Event, NodeFact, NodeState, Notice, PodState, Stamp, Step, Time, bundle};
 use crate::spec::{PodKey, PodSpec, PodUid, Reason, Workload, WorkloadKey, WorkloadKind};
 use crate::types::Gather;
@@ -81,6 +82,11 @@ pub struct Progress {
 }
 
 impl Workloads {
+    /// Whether files ask for this, although it may not be wanted yet.
+    pub(super) fn asks_for(&self, target: &Target) -> bool {
+        self.asked.as_ref().is_some_and(|asked| target.is_of(asked))
+    }
+
     /// What was kept of Jobs from before the agent restart or reboot; with `rebooted` its times mean nothing.
     pub fn with_jobs(kept: &[(WorkloadKey, job::JobRecord)], rebooted: bool, now: Stamp) -> Self {
         let mut workloads = Self::default();
@@ -325,6 +331,18 @@ impl NodeState {
         self.want(staged, now, out);
         // Pods that came or went in this step are progress.
         self.workloads.due = true;
+    }
+
+    /// These were stopped or started: their rollouts have as much time as new ones.
+    pub(super) fn workloads_concern(&mut self, targets: &BTreeSet<Target>, now: Stamp) {
+        for target in targets {
+            if let Target::Workload(key) = target
+                && let Some(progress) = self.workloads.progress.get_mut(key)
+            {
+                (progress.since, progress.failed) = (now.time, false);
+            }
+        }
+        self.workloads.due |= self.workloads.asked.is_some();
     }
 
     /// What of this pod decides about steps, if it belongs to a document.

@@ -27,6 +27,8 @@ pub(super) struct Stage<'s> {
     blocked: bool,
     /// The node does not suit the pods of a DaemonSet.
     elsewhere: bool,
+    /// A person has stopped all its pods.
+    stopped: bool,
     min_ready_ms: u64,
     now: Time,
 }
@@ -101,6 +103,7 @@ impl<'s> Stage<'s> {
         Self {
             blocked: new.iter().any(waits),
             elsewhere: daemon && new.iter().any(|new| state.other_node(new.wanted).is_some()),
+            stopped: state.stops.has_workload(&workload.key),
             old: old.collect(),
             new,
             workload,
@@ -123,6 +126,10 @@ impl<'s> Stage<'s> {
         let wanted = match self.workload.update {
             _ if self.elsewhere => Vec::new(),
             _ if self.workload.key.kind == WorkloadKind::StatefulSet => self.in_place(),
+            // No pod serves that the new ones would have to spare.
+            Update::Rolling { .. } | Update::Recreate if self.stopped => {
+                self.first_new(self.new.len())
+            }
             Update::Rolling { surge, unavailable } => {
                 self.rolling(progress, surge as usize, unavailable as usize)
             }
@@ -315,7 +322,8 @@ impl<'s> Stage<'s> {
             Update::Recreate | Update::InPlace { .. } | Update::OnDelete => 0,
         };
         let deadline = self.workload.progress_deadline_ms;
-        let deadline = deadline.filter(|_| !progress.complete && !self.workload.paused);
+        let waits = progress.complete || self.workload.paused || self.stopped;
+        let deadline = deadline.filter(|_| !waits);
         let (fails_at, record_at) = match deadline {
             Some(within_ms) if self.workload.rollback => {
                 let (at, record) = on_trial(progress.best, within_ms);

@@ -9,6 +9,9 @@ use crate::spec::convert::{ConvertContext, documents};
 use crate::spec::{Condition, ConditionStatus, PodUid, WorkloadKey};
 use crate::types::{Effective, Exit, Stamp, Time, Wall};
 
+#[path = "stop_test.rs"]
+mod stop_test;
+
 /// A node whose pods do as the test says.
 pub(super) struct World {
     pub(super) state: NodeState,

@@ -153,9 +153,12 @@ impl Sim {
                 let stopped = pod.verdict.is_some().then_some(kill.grace_ms);
                 let waits = waits.unwrap_or(kill.grace_ms).min(going.grace_ms);
                 let waits = stopped.map_or(waits, |ms| waits.min(ms));
-                // A kill that began again ends with its pod's turn in a shutdown.
+                // A kill that began again ends with its pod's turn in a shutdown; a restart may have been requested with less
+                // time than the pod has.
+                let course = container.run.course().unwrap();
+                let requested = course.asked.as_ref().is_some_and(|a| a.on_request);
                 let waits = match kill.again {
-                    0 => waits,
+                    0 if !requested => waits,
                     _ => waits.min(kill.grace_ms),
                 };
                 // The pod may have been finishing before it had to go.
@@ -266,6 +269,7 @@ impl Sim {
         let uid = action.pod();
         let pod = &self.state.pods[uid];
         assert!(pod.verdict.is_none(), "the pod was stopped: {action:?}");
+        self.check_not_stopped(action);
         let down = self.state.shutdown.as_ref();
         assert!(
             down.is_none_or(|down| pod.created.time <= down.since.time),
@@ -318,7 +322,8 @@ impl Sim {
         let killed = killed && !hook_failed;
         let before = container.previous.as_ref();
         let lasted = before.map(|b| finished - b.exit.finished.time.0);
-        if killed && lasted.is_none() {
+        // An evicted pod leaves its delays to the pod that replaces it.
+        if killed && lasted.is_none() && container.backoff.is_none() {
             // This start costs no back-off, even if it never happens and is permitted again.
             let free = (0, self.world.now, attempt);
             self.backoff.entry(key).or_insert(free).2 = attempt;
@@ -517,8 +522,10 @@ fn check_turn(pod: &PodState, sidecar: &ContainerState) {
     }
 }
 
-/// Whether its newest run ended because of its pod, so that its own exits cause no wait.
+/// Whether its newest run ended because of its pod, or on request, so that its own exits cause no wait.
 pub(super) fn is_swept(c: &ContainerState) -> bool {
     let follows = c.removed_in_place() && !c.round.fired;
-    follows || c.restored() || c.stale() && c.role != Role::Main && !c.round.fired
+    let asked = c.run.course().and_then(|course| course.asked.as_ref());
+    let requested = c.run.ended().is_some() && asked.is_some_and(|asked| asked.on_request);
+    requested || follows || c.restored() || c.stale() && c.role != Role::Main && !c.round.fired
 }

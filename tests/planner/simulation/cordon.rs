@@ -135,7 +135,7 @@ impl Sim {
             let Some(stopping) = pod.stopping() else {
                 continue;
             };
-            if before.get(uid) == Some(&Some(stopping)) {
+            if before.get(uid) == Some(&Some(stopping)) || self.is_stopped(pod) {
                 continue;
             }
             assert!(leaves(&pod), "{event:?} stops a pod that stays: {pod:?}");
@@ -150,10 +150,11 @@ impl Sim {
         }
     }
 
-    /// Whether the cordon refuses a pod that has no sandbox yet.
+    /// Whether the cordon, or a stop, refuses a pod that has no sandbox yet.
     pub(super) fn is_kept_out(&self, pod: &PodState) -> bool {
         let kept = self.cordon.as_ref();
-        kept.is_some_and(|kept| !kept.stay.contains(&pod.spec.key.name))
+        let out = kept.is_some_and(|kept| !kept.stay.contains(&pod.spec.key.name));
+        out || self.is_stopped(pod)
     }
 
     /// A pod that came too late, or was sent away, gets no sandbox.

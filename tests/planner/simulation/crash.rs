@@ -64,6 +64,7 @@ impl Sim {
         }
         // The new agent knows what was written to disk after each fact.
         let (shutdown, cordon) = (self.world.shutdown.clone(), self.world.cordon.clone());
+        let stops = self.world.stops.clone();
         for event in found {
             self.apply(&event);
         }
@@ -72,6 +73,9 @@ impl Sim {
         }
         if let Some(cordon) = cordon {
             self.apply(&Event::Node(NodeFact::CordonRecovered(cordon)));
+        }
+        if !stops.is_empty() {
+            self.apply(&Event::Node(NodeFact::StopsRecovered(stops)));
         }
         self.decide();
         assert!(
@@ -118,6 +122,7 @@ impl Sim {
     pub(super) fn checkpoint(&mut self) {
         self.world.shutdown.clone_from(&self.state.shutdown);
         self.world.cordon.clone_from(&self.state.cordon);
+        self.world.stops.clone_from(&self.state.stops);
         self.world.write_incarnations(&self.state.incarnations);
         self.world.holds = self.state.holds();
         for (uid, pod) in &self.state.pods {

@@ -11,7 +11,8 @@ use super::*;
 impl Sim {
     pub(super) fn disturb(&mut self) {
         self.stimuli += 1;
-        match self.world.rng.below(16) {
+        match self.world.rng.below(17) {
+            16 => self.stop_start_or_restart(),
             15 => self.replug(),
             13 => self.shut_down_or_not(),
             14 => self.cordon_or_not(),

@@ -16,6 +16,7 @@ use coracle::plan::memory::PodMemory;
 use coracle::plan::pressure::Walk;
 use coracle::plan::recovered::*;
 use coracle::plan::run::Ended;
+use coracle::plan::stop::Stops;
 use coracle::plan::{Action, Event, NodeFact, PodFact, RunFact};
 use coracle::spec::{ContainerResources, Hook, HookKind, PodResources, PodSpec, PodUid, ProbeKind};
 use coracle::types::usage::{DiskUsage, FileSystem, PodUsage, Space};
@@ -110,6 +111,8 @@ pub(crate) struct World {
     pub(crate) usage: Observation,
     /// The cordon in force, as the agent recorded it.
     pub(crate) cordon: Option<Cordon>,
+    /// What is stopped, as the agent recorded it.
+    pub(crate) stops: Stops,
     /// What is known of pods that are gone, as the agent recorded it.
     incarnations: String,
     written: u64,
@@ -136,6 +139,7 @@ impl World {
             shutdown: None,
             usage: Observation::default(),
             cordon: None,
+            stops: Stops::default(),
             incarnations: "[]".into(),
             written: 0,
             holds: Holds::new(),

@@ -1,0 +1,168 @@
+//! The pods that a command acts on: by name, by label, all of them, or those of a Deployment or the like.
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::args::ChosenArgs;
+use super::client::Client;
+use super::error::{CliError, Result};
+use super::pod_path;
+use super::target::{owner, pods_of, workload_path};
+use crate::api::encode;
+use crate::spec::WorkloadKind;
+use crate::sys::clock;
+use crate::types::duration_ms;
+
+/// Poll interval where a watch is not possible, and while the agent restarts.
+const AGAIN: Duration = Duration::from_millis(500);
+
+/// What is acted on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Chosen {
+    Pod(String),
+    Workload(WorkloadKind, String),
+}
+
+impl Chosen {
+    /// As on the command line.
+    pub(super) fn shown(&self) -> String {
+        match self {
+            Self::Pod(name) => format!("pod/{name}"),
+            Self::Workload(kind, name) => format!("{}/{name}", kind.as_str().to_lowercase()),
+        }
+    }
+
+    /// Its parameter of a request.
+    pub(super) fn parameter(&self) -> String {
+        match self {
+            Self::Pod(name) => format!("pod={}", encode(name)),
+            Self::Workload(kind, name) => format!("workload={}/{}", kind.as_str(), encode(name)),
+        }
+    }
+}
+
+/// How long to wait for each; an error if it is no duration.
+pub(super) fn patience(args: &ChosenArgs) -> Result<Duration> {
+    let ms = duration_ms(&args.timeout).ok_or_else(|| {
+        CliError::usage(format!("--timeout `{}` is not a duration", args.timeout))
+            .hint("write it as in 90s, 5m or 1h30m")
+    });
+    Ok(Duration::from_millis(ms?))
+}
+
+/// What was chosen. A document whose pods are all meant stands for them.
+pub(super) fn chosen(client: &Client, args: &ChosenArgs) -> Result<Vec<Chosen>> {
+    let wide = args.all || args.selector.is_some();
+    match (args.what.is_empty(), wide) {
+        (true, false) => return Err(CliError::usage("say which pods, or --all, or -l SELECTOR")),
+        (false, true) => return Err(CliError::usage("either names, or --all and -l")),
+        (true, true) => {}
+        (false, false) => {
+            let named = |text: &String| match owner(text) {
+                Some((kind, name)) => Chosen::Workload(kind, name.to_owned()),
+                None => Chosen::Pod(text.clone()),
+            };
+            return Ok(args.what.iter().map(named).collect());
+        }
+    }
+    let path = pod_path(&args.namespace.namespace, "");
+    let selector = encode(args.selector.as_deref().unwrap_or_default());
+    let some = client.get(&format!("{path}?labelSelector={selector}"))?;
+    let all = client.get(&path)?;
+    let mut chosen = Vec::new();
+    for pod in items(&some) {
+        let own = owner_of(pod);
+        let count = |list| {
+            items(list)
+                .filter(|pod| own.is_some() && owner_of(pod) == own)
+                .count()
+        };
+        let next = match own.filter(|_| count(&some) == count(&all)) {
+            Some((kind, name)) => Chosen::Workload(kind, name.to_owned()),
+            None => Chosen::Pod(name(pod).to_owned()),
+        };
+        if !chosen.contains(&next) {
+            chosen.push(next);
+        }
+    }
+    if chosen.is_empty() {
+        eprintln!(
+            "No resources found in {} namespace.",
+            args.namespace.namespace
+        );
+    }
+    Ok(chosen)
+}
+
+fn items(list: &Value) -> impl Iterator<Item = &Value> {
+    list["items"].as_array().into_iter().flatten()
+}
+
+fn name(pod: &Value) -> &str {
+    pod["metadata"]["name"].as_str().unwrap_or_default()
+}
+
+/// The document that a pod belongs to.
+pub(super) fn owner_of(pod: &Value) -> Option<(WorkloadKind, &str)> {
+    let owners = pod["metadata"]["ownerReferences"].as_array()?;
+    let owner = owners.iter().find(|owner| owner["controller"] == true)?;
+    let kind = WorkloadKind::of(owner["kind"].as_str()?)?;
+    Some((kind, owner["name"].as_str()?))
+}
+
+/// The names of a document's pods.
+pub(super) fn pods_of_workload(
+    client: &Client,
+    namespace: &str,
+    (kind, name_of): (WorkloadKind, &str),
+) -> Result<Vec<String>> {
+    let owner = client.get(&workload_path(kind, namespace, name_of))?;
+    let pods = client.get(&pod_path(namespace, ""))?;
+    let names = pods_of(&owner, &pods).map(|pod| name(pod).to_owned());
+    Ok(names.collect())
+}
+
+/// Waits until the namespace's pods are as wanted; `false` if the time is over. Outlasts an agent restart.
+pub(super) fn until(
+    client: &Client,
+    namespace: &str,
+    patience: Duration,
+    mut done: impl FnMut(&[Value]) -> Result<bool>,
+) -> Result<bool> {
+    let end = clock::now() + patience;
+    let path = pod_path(namespace, "");
+    loop {
+        let left = end.saturating_duration_since(clock::now());
+        let list = match client.get(&path) {
+            Ok(list) => list,
+            Err(_) if !left.is_zero() && !client.reachable() => {
+                std::thread::sleep(AGAIN.min(left));
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        if done(list["items"].as_array().map_or(&[][..], Vec::as_slice))? {
+            return Ok(true);
+        }
+        if left.is_zero() {
+            return Ok(false);
+        }
+        change(client, &path, &list, end);
+    }
+}
+
+/// Waits for the next change of these pods, or a while.
+fn change(client: &Client, path: &str, list: &Value, end: Instant) {
+    let left = end.saturating_duration_since(clock::now());
+    let version = &list["metadata"]["resourceVersion"];
+    let version = version.as_str().unwrap_or_default();
+    let seconds = left.as_secs().max(1);
+    let watch = format!("{path}?watch=true&resourceVersion={version}&timeoutSeconds={seconds}");
+    let next = client.send("GET", &watch, None);
+    let next = next.ok().and_then(|watch| watch.body.lines().next());
+    let changed = |line: std::io::Result<String>| line.is_ok_and(|line| !line.is_empty());
+    if !next.is_some_and(changed) {
+        std::thread::sleep(AGAIN.min(left));
+    }
+}

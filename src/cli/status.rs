@@ -1,0 +1,394 @@
+//! `coracle status`: the whole node on one screen, and for everything that is not well the command that helps.
+
+use std::process::ExitCode;
+
+use serde_json::{Value, json};
+
+use super::args::OutputArgs;
+use super::client::Client;
+use super::error::Result;
+use super::health::{self, Problem};
+use super::table::{Table, size};
+use super::{doctor, put};
+use crate::api::pod_columns::age_of;
+use crate::sys::clock;
+
+/// A disk that is used to this percentage is reported: the garbage collection of images begins there.
+const FULL_PERCENT: u64 = 85;
+
+/// The most lines for people; JSON has all.
+const MAX_LINES: usize = 20;
+
+pub(super) fn run(client: &Client, args: &OutputArgs) -> Result<ExitCode> {
+    let seen = Seen {
+        version: client.get("/version")?,
+        files: client.get("/coracle/v1/files")?,
+        nodes: client.get("/api/v1/nodes")?,
+        pods: client.get("/api/v1/pods")?,
+        summary: client.get("/stats/summary")?,
+    };
+    let mut troubles = seen.troubles();
+    if let Some((detail, hint)) = doctor::time_problem() {
+        troubles.push(Trouble::new("time", "", detail, hint));
+    }
+    let text = match args.output {
+        Some(_) => format!("{:#}\n", seen.json(&troubles)),
+        None => seen.page(&troubles),
+    };
+    put(text.as_bytes())?;
+    Ok(ExitCode::from(u8::from(!troubles.is_empty())))
+}
+
+/// What the agent shows.
+#[derive(Debug, Default)]
+struct Seen {
+    version: Value,
+    files: Value,
+    nodes: Value,
+    pods: Value,
+    summary: Value,
+}
+
+/// Something that is not well.
+#[derive(Debug, PartialEq, Eq)]
+struct Trouble {
+    /// `pod/web`, `node`, `file web.yaml`.
+    about: String,
+    /// Since when, RFC 3339; empty: unknown.
+    since: String,
+    message: String,
+    /// What to type, or to do.
+    remedy: String,
+}
+
+impl Trouble {
+    fn new(about: &str, since: &str, message: impl AsRef<str>, remedy: impl Into<String>) -> Self {
+        let clean = Problem::new(about, message);
+        Self {
+            about: clean.about,
+            since: since.to_owned(),
+            message: clean.message,
+            remedy: remedy.into(),
+        }
+    }
+
+    fn json(&self) -> Value {
+        json!({ "about": self.about, "since": self.since, "message": self.message, "remedy": self.remedy })
+    }
+}
+
+impl Seen {
+    fn node(&self) -> &Value {
+        &self.nodes["items"][0]
+    }
+
+    fn pods(&self) -> impl Iterator<Item = &Value> {
+        list(&self.pods["items"])
+    }
+
+    fn troubles(&self) -> Vec<Trouble> {
+        let mut found = self.of_node();
+        for file in list(&self.files["items"]).filter(|file| file["state"] != "Loaded") {
+            let path = word(&file["path"]);
+            let name = path.rsplit('/').next().unwrap_or(path);
+            let error = file["errors"][0].as_str().unwrap_or("refused");
+            let remedy = format!("coracle validate {path}");
+            found.push(Trouble::new(&format!("file {name}"), "", error, remedy));
+        }
+        found.extend(self.pods().filter_map(of_pod));
+        found
+    }
+
+    /// Conditions, the cordon, full disks.
+    fn of_node(&self) -> Vec<Trouble> {
+        let node = self.node();
+        let mut found = Vec::new();
+        for condition in list(&node["status"]["conditions"]) {
+            let ready = condition["type"] == "Ready";
+            if (condition["status"] == "True") != ready {
+                let message = word(&condition["message"]);
+                let remedy = match ready {
+                    true => "coracle describe node",
+                    false => "coracle top pods -A",
+                };
+                let remedy = match word(&condition["type"]) {
+                    "DiskPressure" => "coracle system df",
+                    _ => remedy,
+                };
+                let since = word(&condition["lastTransitionTime"]);
+                found.push(Trouble::new("node", since, message, remedy));
+            }
+        }
+        if node["spec"]["unschedulable"] == true {
+            let message = "cordoned: new pods wait";
+            found.push(Trouble::new("node", "", message, "coracle uncordon"));
+        }
+        for (name, figures) in self.disks() {
+            if let Some(percent) = used_percent(figures)
+                && percent >= FULL_PERCENT
+            {
+                let message = format!(
+                    "{percent}% of its {} used",
+                    size(number(&figures["capacityBytes"]))
+                );
+                found.push(Trouble::new(name, "", message, "coracle system df"));
+            }
+        }
+        found
+    }
+
+    fn disks(&self) -> Vec<(&'static str, &Value)> {
+        let node = &self.summary["node"];
+        let (state, images) = (&node["fs"], &node["runtime"]["imageFs"]);
+        let mut disks = vec![("disk", state)];
+        if images["capacityBytes"] != state["capacityBytes"] {
+            disks.push(("disk of images", images));
+        }
+        disks
+    }
+
+    /// `5 ready, 1 stopped, 2 not well`
+    fn counts(&self) -> [(&'static str, usize); 4] {
+        let mut counts = [
+            ("ready", 0),
+            ("completed", 0),
+            ("stopped", 0),
+            ("not well", 0),
+        ];
+        for pod in self.pods() {
+            let at = match &pod["status"] {
+                status if status["reason"] == "Stopped" => 2,
+                status if status["phase"] == "Succeeded" => 1,
+                _ if of_pod(pod).is_none() => 0,
+                _ => 3,
+            };
+            counts[at].1 += 1;
+        }
+        counts
+    }
+
+    fn page(&self, troubles: &[Trouble]) -> String {
+        let node = self.node();
+        let info = &node["status"]["nodeInfo"];
+        let well = if troubles.is_empty() {
+            "all is well"
+        } else {
+            "not all is well"
+        };
+        let now = clock::timestamp();
+        let up = self.summary["node"]["startTime"]
+            .as_str()
+            .and_then(|at| at.parse().ok());
+        let mut text = format!(
+            "{}: {well} (coracle {}, {}, Linux {}, up {})\n",
+            word(&node["metadata"]["name"]),
+            word(&self.version["coracleVersion"]),
+            word(&info["osImage"]),
+            word(&info["kernelVersion"]),
+            age_of(up, now)
+        );
+        let counts = self.counts();
+        let counts = counts.iter().filter(|(_, count)| *count > 0);
+        let counts: Vec<String> = counts
+            .map(|(name, count)| format!("{count} {name}"))
+            .collect();
+        let counts = if counts.is_empty() {
+            "none".to_owned()
+        } else {
+            counts.join(", ")
+        };
+        text += &format!("pods: {counts}\n");
+        let figures: Vec<String> = self.figures().iter().map(shown).collect();
+        text += &format!("used: {}\n", figures.join(", "));
+        if troubles.is_empty() {
+            return text;
+        }
+        let rows = troubles.iter().take(MAX_LINES).map(|trouble| {
+            let since = trouble.since.parse().ok();
+            let age = since.map_or_else(String::new, |at| age_of(Some(at), now));
+            vec![
+                trouble.about.clone(),
+                age,
+                trouble.message.clone(),
+                trouble.remedy.clone(),
+            ]
+        });
+        let rows: Vec<Vec<String>> = rows.collect();
+        let header = ["ABOUT", "FOR", "WHY", "WHAT TO DO"];
+        text += &format!("\n{}", Table::default().render(&header, &rows));
+        match troubles.len().saturating_sub(MAX_LINES) {
+            0 => text,
+            more => text + &format!("and {more} more: coracle status -o json\n"),
+        }
+    }
+
+    /// What is used of memory, disks and processes: name, percentage, whole.
+    fn figures(&self) -> Vec<(&'static str, u64, String)> {
+        let node = &self.summary["node"];
+        let mut found = Vec::new();
+        let memory = number(&node["memory"]["workingSetBytes"]);
+        let whole = memory.saturating_add(number(&node["memory"]["availableBytes"]));
+        let percent = |part: u64, whole: u64| part.saturating_mul(100).checked_div(whole);
+        if let Some(percent) = percent(memory, whole) {
+            found.push(("memory", percent, size(whole)));
+        }
+        for (name, figures) in self.disks() {
+            if let Some(percent) = used_percent(figures) {
+                found.push((name, percent, size(number(&figures["capacityBytes"]))));
+            }
+        }
+        let most = number(&node["rlimit"]["maxpid"]);
+        if let Some(percent) = percent(number(&node["rlimit"]["curproc"]), most) {
+            found.push(("processes", percent, most.to_string()));
+        }
+        found
+    }
+
+    fn json(&self, troubles: &[Trouble]) -> Value {
+        let node = self.node();
+        let counts = self
+            .counts()
+            .map(|(name, count)| json!({ "is": name, "pods": count }));
+        let figures = self.figures().into_iter();
+        let figures = figures.map(
+            |(name, percent, whole)| json!({ "name": name, "usedPercent": percent, "of": whole }),
+        );
+        json!({
+            "well": troubles.is_empty(),
+            "node": node["metadata"]["name"],
+            "version": self.version["coracleVersion"],
+            "nodeInfo": node["status"]["nodeInfo"],
+            "pods": counts,
+            "used": figures.collect::<Vec<_>>(),
+            "problems": troubles.iter().map(Trouble::json).collect::<Vec<_>>(),
+        })
+    }
+}
+
+fn shown((name, percent, whole): &(&'static str, u64, String)) -> String {
+    format!("{name} {percent}% of {whole}")
+}
+
+/// Why a pod is not well, if so. One that a person stopped, or that is on its way out, is well.
+fn of_pod(pod: &Value) -> Option<Trouble> {
+    let (meta, status) = (&pod["metadata"], &pod["status"]);
+    let conditions = || list(&status["conditions"]);
+    let ready = conditions().find(|condition| condition["type"] == "Ready");
+    let is_ready = ready.is_some_and(|ready| ready["status"] == "True");
+    let well = is_ready || status["phase"] == "Succeeded" || status["reason"] == "Stopped";
+    if well || !meta["deletionTimestamp"].is_null() {
+        return None;
+    }
+    let (namespace, name) = (word(&meta["namespace"]), word(&meta["name"]));
+    let option = match namespace {
+        "default" => String::new(),
+        other => format!(" -n {other}"),
+    };
+    let why = health::why(status);
+    let remedy = match &why {
+        why if why.starts_with("WaitingForDependencies") => "coracle boot".to_owned(),
+        why if why.contains("CrashLoopBackOff") || why.contains("has ended") => {
+            format!("coracle logs{option} {name} --previous")
+        }
+        why if why.contains("Image") => "coracle image ls".to_owned(),
+        why if why.starts_with("NodeCordoned") => "coracle uncordon".to_owned(),
+        _ => format!("coracle describe pod{option} {name}"),
+    };
+    let since = ready.map_or("", |ready| word(&ready["lastTransitionTime"]));
+    let about = match namespace {
+        "default" => format!("pod {name}"),
+        _ => format!("pod {namespace}/{name}"),
+    };
+    Some(Trouble::new(&about, since, why, remedy))
+}
+
+fn used_percent(disk: &Value) -> Option<u64> {
+    let whole = number(&disk["capacityBytes"]);
+    let used = whole.saturating_sub(number(&disk["availableBytes"]));
+    used.saturating_mul(100).checked_div(whole)
+}
+
+fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+fn word(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(name: &str, status: Value) -> Value {
+        json!({ "metadata": { "namespace": "default", "name": name }, "status": status })
+    }
+
+    #[test]
+    fn each_pod_that_is_not_well_has_a_command_that_helps() {
+        let ready = |word: &str| json!([{ "type": "Ready", "status": word }]);
+        let waiting = |reason: &str| {
+            json!({ "phase": "Pending", "conditions": ready("False"), "containerStatuses": [
+                { "name": "main", "ready": false, "state": { "waiting": { "reason": reason } } } ] })
+        };
+        for (status, expected) in [
+            (
+                json!({ "phase": "Running", "conditions": ready("True") }),
+                None,
+            ),
+            (json!({ "phase": "Succeeded" }), None),
+            (json!({ "phase": "Pending", "reason": "Stopped" }), None),
+            (
+                waiting("CrashLoopBackOff"),
+                Some("coracle logs web --previous"),
+            ),
+            (waiting("ImagePullBackOff"), Some("coracle image ls")),
+            (
+                waiting("CreateContainerError"),
+                Some("coracle describe pod web"),
+            ),
+            (
+                json!({ "phase": "Pending", "reason": "WaitingForDependencies", "message": "mount:/d" }),
+                Some("coracle boot"),
+            ),
+            (
+                json!({ "phase": "Pending", "reason": "NodeCordoned" }),
+                Some("coracle uncordon"),
+            ),
+        ] {
+            let found = of_pod(&pod("web", status.clone()));
+            let remedy = found.as_ref().map(|trouble| trouble.remedy.as_str());
+            assert_eq!(remedy, expected, "{status}");
+        }
+    }
+
+    #[test]
+    fn a_node_that_is_well_takes_three_lines() {
+        let disk = |available: u64| json!({ "capacityBytes": 1000, "availableBytes": available });
+        let condition =
+            |kind: &str, status: &str| json!({ "type": kind, "status": status, "message": kind });
+        let seen = |ready: &str, available| Seen {
+            files: json!({ "items": [{ "path": "/m/a.yaml", "state": "Loaded" }] }),
+            nodes: json!({ "items": [{ "metadata": { "name": "box" }, "status": { "conditions": [
+                condition("Ready", ready), condition("DiskPressure", "False") ] } }] }),
+            pods: json!({ "items": [pod("web", json!({ "phase": "Succeeded" }))] }),
+            summary: json!({ "node": { "fs": disk(available), "runtime": { "imageFs": disk(available) } } }),
+            ..Seen::default()
+        };
+        let well = seen("True", 500);
+        assert_eq!(well.troubles(), []);
+        let page = well.page(&[]);
+        assert_eq!(page.lines().count(), 3, "{page}");
+        assert!(
+            page.contains("pods: 1 completed\nused: disk 50% of"),
+            "{page}"
+        );
+        let ill = seen("False", 100).troubles();
+        let remedies: Vec<&str> = ill.iter().map(|trouble| trouble.remedy.as_str()).collect();
+        assert_eq!(remedies, ["coracle describe node", "coracle system df"]);
+    }
+}

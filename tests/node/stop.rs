@@ -1,0 +1,225 @@
+//! Pods that clients stop, start and restart in place, on real containers.
+
+use super::*;
+
+/// Says when it starts and when it is told to stop.
+const SAYS: &str = "trap 'echo told; exit 0' TERM; echo up; while :; do sleep 1 & wait $!; done";
+
+fn run(agent: &Agent, name: &str, more: &str, container: &str) -> Value {
+    agent.write(
+        &format!("{name}.yaml"),
+        &shell_pod(name, SAYS, more, container),
+    );
+    agent.wait_line(name, "up");
+    agent.wait_running(name)
+}
+
+fn refusal(agent: &Agent, args: &[&str]) -> String {
+    let output = agent.cli(args);
+    assert!(!output.status.success(), "{args:?}");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn a_restart_is_graceful_and_in_place() {
+    let agent = Agent::start();
+    let hook = "    lifecycle: {preStop: {exec: {command: [sh, -c, echo hook > /proc/1/fd/1]}}}\n";
+    let before = run(&agent, "web", "  restartPolicy: Never\n", hook);
+    assert_eq!(agent.ok(&["restart", "web"]), "pod/web restarted\n");
+    let after = agent.pod("web");
+    for field in ["uid", "creationTimestamp"] {
+        assert_eq!(before["metadata"][field], after["metadata"][field]);
+    }
+    assert_eq!(before["status"]["podIP"], after["status"]["podIP"]);
+    assert_eq!(main_status(&after)["restartCount"], 1);
+    assert_eq!(
+        main_status(&after)["lastState"]["terminated"]["exitCode"],
+        0
+    );
+    let log = agent.ok(&["logs", "web", "--previous"]);
+    assert_eq!(log, "up\nhook\ntold\n");
+    // Many of them are no crash loop.
+    for _ in 0..4 {
+        agent.ok(&["restart", "pod/web", "-c", "main", "--grace-period", "5"]);
+    }
+    assert_eq!(main_status(&agent.pod("web"))["restartCount"], 5);
+    let events = agent.ok(&["events", "--for", "pod/web"]);
+    assert!(
+        events.contains("Container main restarts on request"),
+        "{events}"
+    );
+    let unknown = refusal(&agent, &["restart", "web", "-c", "other"]);
+    assert!(
+        unknown.contains("container other is not valid for pod web"),
+        "{unknown}"
+    );
+    assert!(refusal(&agent, &["restart", "db"]).contains("\"db\" not found"));
+    assert!(refusal(&agent, &["restart"]).contains("say which pods"));
+}
+
+#[test]
+fn a_restart_survives_the_agent_and_ends_a_crash_loop() {
+    let agent = Agent::start();
+    let deaf = "trap 'echo told' TERM; echo up; while :; do sleep 1 & wait $!; done";
+    let grace = "  restartPolicy: OnFailure\n";
+    agent.write("deaf.yaml", &shell_pod("deaf", deaf, grace, ""));
+    agent.wait_line("deaf", "up");
+    let asked = agent.ok(&["restart", "deaf", "--wait=false", "--grace-period", "3"]);
+    assert_eq!(asked, "pod/deaf restarting\n");
+    agent.kill_and_restart();
+    agent.wait_pod("deaf", |pod| {
+        main_status(pod)["restartCount"] == 1 && main_status(pod)["state"]["running"].is_object()
+    });
+    let crashes = "test -e /d/ok && exec sleep 1000; exit 3";
+    let volume = "  volumes: [{name: d, emptyDir: {}}]\n";
+    let mount = "    volumeMounts: [{name: d, mountPath: /d}]\n";
+    agent.write("loop.yaml", &shell_pod("loop", crashes, volume, mount));
+    let pod = agent.wait_pod("loop", |pod| {
+        main_status(pod)["state"]["waiting"]["reason"] == "CrashLoopBackOff"
+    });
+    let uid = pod["metadata"]["uid"].as_str().expect("a UID");
+    let file = format!("root/pods/{uid}/volumes/kubernetes.io~empty-dir/d/ok");
+    fs::write(agent.root.join(file), "").expect("the volume is there");
+    assert_eq!(agent.ok(&["restart", "loop"]), "pod/loop restarted\n");
+}
+
+#[test]
+fn a_stopped_pod_stays_down_over_restarts_boots_and_edits() {
+    let agent = Agent::start();
+    let before = run(&agent, "web", "", "");
+    run(&agent, "other", "", "");
+    assert_eq!(agent.ok(&["stop", "web"]), "pod/web stopped\n");
+    let is_down = || {
+        let shown = agent.ok(&["get", "pods"]);
+        let line = shown
+            .lines()
+            .find(|line| line.starts_with("web"))
+            .expect("it is shown");
+        assert!(line.contains(" Stopped "), "{shown}");
+        let pod = agent.pod("web");
+        assert_eq!(pod["status"]["reason"], "Stopped", "{pod:#}");
+        let message = "Stopped by command; `coracle start pod/web` starts it.";
+        assert_eq!(pod["status"]["message"], message);
+    };
+    is_down();
+    assert!(
+        agent
+            .ok(&["describe", "pod", "web"])
+            .contains("coracle start pod/web")
+    );
+    assert_eq!(agent.ok(&["stop", "web"]), "pod/web already stopped\n");
+    // The answer came when it was on disk.
+    agent.kill_and_restart();
+    is_down();
+    agent.power_cut();
+    agent.launch();
+    agent.wait_running("other");
+    is_down();
+    agent.write(
+        "web.yaml",
+        &shell_pod("web", SAYS, "  restartPolicy: OnFailure\n", ""),
+    );
+    agent.wait_pod("web", |pod| pod["spec"]["restartPolicy"] == "OnFailure");
+    is_down();
+    let refused = refusal(&agent, &["restart", "web"]);
+    assert!(
+        refused.contains("`coracle start pod/web` starts it"),
+        "{refused}"
+    );
+    let health = agent.ok(&["healthcheck"]);
+    assert!(health.starts_with("healthy"), "{health}");
+    assert_eq!(agent.ok(&["start", "web"]), "pod/web started\n");
+    let after = agent.wait_running("web");
+    assert_ne!(before["metadata"]["uid"], after["metadata"]["uid"]);
+    assert_eq!(
+        agent.ok(&["start", "web"]),
+        "pod/web was not stopped, not started\n"
+    );
+    // A file that goes takes the stop along, also while there is no agent.
+    agent.ok(&["stop", "--all"]);
+    agent.remove("web.yaml");
+    agent.wait_gone("web");
+    run(&agent, "web", "", "");
+    agent.ok(&["stop", "web"]);
+    agent.kill();
+    agent.remove("web.yaml");
+    agent.launch();
+    agent.wait_gone("web");
+    run(&agent, "web", "", "");
+    assert_eq!(agent.ok(&["start", "--all"]), "pod/other started\n");
+    agent.wait_running("other");
+}
+
+#[test]
+fn a_deployment_is_stopped_started_and_restarted_as_a_whole() {
+    let agent = Agent::start();
+    let document = |image: &str| {
+        let pod = "terminationGracePeriodSeconds: 2, containers: [{name: main, image: IMAGE, command: [sleep, '1000']}]";
+        format!(
+            "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: web}}\nspec: {{replicas: 2, selector: {{matchLabels: \
+             {{app: web}}}}, template: {{metadata: {{labels: {{app: web}}}}, spec: {{{}}}}}}}\n",
+            pod.replace("IMAGE", image)
+        )
+    };
+    agent.write("web.yaml", &document("busybox:test"));
+    agent.ok(&["wait", "deployment/web", "--for=create", "--timeout", "30s"]);
+    agent.ok(&[
+        "wait",
+        "deployment/web",
+        "--for=condition=Available",
+        "--timeout",
+        "60s",
+    ]);
+    let said = agent.ok(&["restart", "deployment/web"]);
+    assert_eq!(
+        said.lines()
+            .filter(|line| line.ends_with(" restarted"))
+            .count(),
+        2,
+        "{said}"
+    );
+    let refused = refusal(&agent, &["restart", "deployment/web", "--wait=false"]);
+    assert!(refused.contains("one after the other"), "{refused}");
+    assert_eq!(
+        agent.ok(&["stop", "-l", "app=web"]),
+        "deployment/web stopped\n"
+    );
+    let reasons = || {
+        let list = agent.ok(&[
+            "get",
+            "pods",
+            "-l",
+            "app=web",
+            "-o",
+            "jsonpath={.items[*].status.reason}",
+        ]);
+        list.trim().to_owned()
+    };
+    assert_eq!(reasons(), "Stopped Stopped");
+    agent.kill_and_restart();
+    assert_eq!(reasons(), "Stopped Stopped");
+    let list = agent.ok(&[
+        "get",
+        "pods",
+        "-l",
+        "app=web",
+        "-o",
+        "jsonpath={.items[0].metadata.name}",
+    ]);
+    let one = refusal(&agent, &["start", list.trim()]);
+    assert!(
+        one.contains("`coracle start deployment/web` starts it"),
+        "{one}"
+    );
+    assert_eq!(
+        agent.ok(&["start", "deployment/web"]),
+        "deployment/web started\n"
+    );
+    agent.ok(&[
+        "wait",
+        "deployment/web",
+        "--for=condition=Available",
+        "--timeout",
+        "60s",
+    ]);
+}
