@@ -10,8 +10,9 @@ fn run(agent: &Agent, name: &str, more: &str, container: &str) -> Value {
         &format!("{name}.yaml"),
         &shell_pod(name, SAYS, more, container),
     );
+    let pod = agent.wait_running(name);
     agent.wait_line(name, "up");
-    agent.wait_running(name)
+    pod
 }
 
 fn refusal(agent: &Agent, args: &[&str]) -> String {
@@ -63,6 +64,7 @@ fn a_restart_survives_the_agent_and_ends_a_crash_loop() {
     let deaf = "trap 'echo told' TERM; echo up; while :; do sleep 1 & wait $!; done";
     let grace = "  restartPolicy: OnFailure\n";
     agent.write("deaf.yaml", &shell_pod("deaf", deaf, grace, ""));
+    agent.wait_running("deaf");
     agent.wait_line("deaf", "up");
     let asked = agent.ok(&["restart", "deaf", "--wait=false", "--grace-period", "3"]);
     assert_eq!(asked, "pod/deaf restarting\n");
@@ -90,6 +92,7 @@ fn a_stopped_pod_stays_down_over_restarts_boots_and_edits() {
     run(&agent, "other", "", "");
     assert_eq!(agent.ok(&["stop", "web"]), "pod/web stopped\n");
     let is_down = || {
+        agent.wait_pod("web", |pod| pod["status"]["reason"] == "Stopped");
         let shown = agent.ok(&["get", "pods"]);
         let line = shown
             .lines()
@@ -144,6 +147,8 @@ fn a_stopped_pod_stays_down_over_restarts_boots_and_edits() {
     agent.kill();
     agent.remove("web.yaml");
     agent.launch();
+    // The agent has read what is there, without the file.
+    agent.wait_pod("other", |pod| pod["status"]["reason"] == "Stopped");
     agent.wait_gone("web");
     run(&agent, "web", "", "");
     assert_eq!(agent.ok(&["start", "--all"]), "pod/other started\n");
@@ -196,7 +201,18 @@ fn a_deployment_is_stopped_started_and_restarted_as_a_whole() {
         list.trim().to_owned()
     };
     assert_eq!(reasons(), "Stopped Stopped");
+    let list = agent.ok(&[
+        "get",
+        "pods",
+        "-l",
+        "app=web",
+        "-o",
+        "jsonpath={.items[*].metadata.name}",
+    ]);
     agent.kill_and_restart();
+    for name in list.split_whitespace() {
+        agent.wait_pod(name, |pod| pod["status"]["reason"] == "Stopped");
+    }
     assert_eq!(reasons(), "Stopped Stopped");
     let list = agent.ok(&[
         "get",
@@ -222,4 +238,85 @@ fn a_deployment_is_stopped_started_and_restarted_as_a_whole() {
         "--timeout",
         "60s",
     ]);
+}
+
+#[test]
+fn status_df_and_a_rehearsed_prune_show_a_node_on_one_screen() {
+    let agent = Agent::start();
+    run(&agent, "web", "", "");
+    agent.ok(&["stop", "web"]);
+    // The clock of this machine may not be synchronised, which is reported.
+    let shown = |agent: &Agent| -> Value {
+        let output = agent.cli(&["status", "-o", "json"]);
+        let shown: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!(output.status.success(), shown["well"] == true, "{shown:#}");
+        shown
+    };
+    let of_pods = |shown: &Value| -> Vec<Value> {
+        let all = shown["problems"].as_array().expect("a list").iter();
+        let pods = all.filter(|problem| {
+            problem["about"]
+                .as_str()
+                .is_some_and(|a| a.starts_with("pod "))
+        });
+        pods.cloned().collect()
+    };
+    let first = shown(&agent);
+    assert_eq!(of_pods(&first), Vec::<Value>::new());
+    assert_eq!(first["pods"][2]["pods"], 1, "{first:#}");
+    // Files are read together: when the pod is there, the other file was seen too.
+    agent.write("bad.yaml", "kind: Pod\n");
+    agent.write("loop.yaml", &shell_pod("loop", "exit 3", "", ""));
+    agent.wait_pod("loop", |pod| {
+        main_status(pod)["state"]["waiting"]["reason"] == "CrashLoopBackOff"
+    });
+    let second = shown(&agent);
+    let mut all = second["problems"].as_array().expect("a list").iter();
+    assert!(
+        all.any(|problem| problem["about"] == "file bad.yaml"),
+        "{second:#}"
+    );
+    let found = of_pods(&second);
+    assert_eq!(found[0]["about"], "pod loop");
+    assert_eq!(found[0]["remedy"], "coracle logs loop --previous");
+    let page = String::from_utf8(agent.cli(&["status"]).stdout).expect("text");
+    assert!(
+        page.contains("WHAT TO DO") && page.contains("1 stopped"),
+        "{page}"
+    );
+    // The image of a stopped pod stays.
+    let df: Value = serde_json::from_str(&agent.ok(&["system", "df", "-o", "json"])).expect("JSON");
+    assert_eq!(
+        (&df[0]["type"], &df[0]["reclaimableBytes"]),
+        (&"Images".into(), &0.into())
+    );
+    agent.ok(&["image", "prune", "--all", "--force"]);
+    agent.remove("bad.yaml");
+    agent.remove("loop.yaml");
+    agent.wait_gone("loop");
+    assert_eq!(agent.ok(&["start", "web"]), "pod/web started\n");
+    assert!(
+        agent
+            .ok(&["system", "df", "-v"])
+            .contains("default/web/main")
+    );
+}
+
+#[test]
+fn a_rehearsed_prune_removes_nothing() {
+    let agent = Agent::start();
+    let said = agent.ok(&["image", "prune", "--all", "--dry-run"]);
+    assert!(
+        said.contains("(docker.io/library/busybox:test), "),
+        "{said}"
+    );
+    assert!(
+        said.lines()
+            .last()
+            .is_some_and(|l| l.starts_with("would free ")),
+        "{said}"
+    );
+    assert!(agent.ok(&["image", "ls"]).contains("busybox"));
+    agent.ok(&["image", "prune", "--all", "--force"]);
+    assert!(!agent.ok(&["image", "ls"]).contains("busybox"));
 }
