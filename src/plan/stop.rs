@@ -137,8 +137,7 @@ impl NodeState {
         for target in targets {
             self.stops.0.entry(target.clone()).or_insert(now.wall);
         }
-        let mut chosen = Stops::default();
-        chosen.0 = targets.iter().map(|t| (t.clone(), now.wall)).gather();
+        let chosen = Stops(targets.iter().map(|t| (t.clone(), now.wall)).gather());
         self.send_down(&chosen, grace_ms, now, out);
         self.workloads_concern(targets, now);
         // What they held is free for others, and those that were held are held for this now.
