@@ -27,25 +27,21 @@ const COMMANDS: &[(&[&str], &str)] = &[
         "`coracle create service nodeport NAME --tcp PORT --save`, or give the container a `hostPort`",
     ),
     (
-        &["restart", "reboot"],
-        "`coracle delete pod NAME` stops a pod; it starts again while its file is in `{manifests}`",
+        &["reboot"],
+        "`coracle restart POD` restarts a pod's containers; of the agent itself: `systemctl restart coracle`",
     ),
     (
         &["ps", "ls", "list", "pods", "container", "containers", "pod"],
         "`coracle get pods`",
     ),
     (
-        &["stop", "kill", "rm", "remove", "down"],
-        "take the pod's file out of `{manifests}` to stop it for good; `coracle delete pod NAME` stops it once, and it starts \
-         again while its file is there",
+        &["kill", "rm", "remove", "down"],
+        "take the pod's file out of `{manifests}` to stop it for good; `coracle stop POD` keeps it down until `coracle start \
+         POD`; `coracle delete pod NAME` stops it once",
     ),
     (
-        &["start"],
-        "a pod starts when its file is in `{manifests}`; the agent starts with `systemctl start coracle`, or `coracle run`",
-    ),
-    (
-        &["status", "info", "cluster-info"],
-        "`coracle get pods`, `coracle describe node`; of the agent itself: `systemctl status coracle`",
+        &["info", "cluster-info"],
+        "`coracle status`, `coracle describe node`; of the agent itself: `systemctl status coracle`",
     ),
     (
         &["images", "rmi"],
@@ -98,7 +94,10 @@ const COMMANDS: &[(&[&str], &str)] = &[
         &["reload", "daemon-reload", "enable"],
         "changed files are read by themselves; `coracle install --now` sets the agent up as a service",
     ),
-    (&["prune", "system"], "`coracle image prune`"),
+    (
+        &["prune", "df"],
+        "`coracle image prune`, `coracle system df`",
+    ),
     (
         &["taint"],
         "`registerWithTaints` in the settings; to keep pods out: `coracle cordon`",
@@ -230,9 +229,9 @@ mod tests {
             ("coracle run web --image nginx", "`coracle create pod NAME"),
             ("coracle run --image nginx web", "`coracle create pod NAME"),
             ("coracle edit pod web", "edit the pod's file in `/"),
-            ("coracle restart web", "`coracle delete pod NAME`"),
+            ("coracle reboot web", "`coracle restart POD`"),
             ("coracle ps -a", "`coracle get pods`"),
-            ("coracle stop web", "out of `/"),
+            ("coracle down web", "`coracle stop POD`"),
             ("coracle kill web", "out of `/"),
             ("coracle images", "`coracle image ls`"),
             ("coracle pull nginx", "`coracle image pull NAME`"),
@@ -242,8 +241,7 @@ mod tests {
             ("coracle scale --replicas 3 web", "write `replicas`"),
             ("coracle tunnel web 80", "`coracle port-forward POD"),
             ("coracle copy web:/a b", "`coracle cp POD:FILE"),
-            ("coracle start web", "a pod starts when"),
-            ("coracle status", "`systemctl status coracle`"),
+            ("coracle info", "`systemctl status coracle`"),
             ("coracle --socket /nowhere/x.sock apply", "a file in `/"),
             ("coracle image push nginx", "images are only pulled"),
             ("coracle image list", "`coracle image ls`"),

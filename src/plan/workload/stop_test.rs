@@ -82,7 +82,7 @@ fn a_pod_that_was_stopped_alone_is_replaced_by_a_rollout_and_forgotten() {
         grace_ms: None,
     }));
     world.gone();
-    assert_eq!(world.shown(), "a? a");
+    assert_eq!(world.shown(), "a a?");
     world.read(&document("Deployment", 'b', 2, &more));
     for _ in 0..4 {
         world.set_ready('b', true);
