@@ -129,6 +129,12 @@ impl Incarnations {
     }
 }
 
+/// Whether the manifest gives the UID. It cannot in a document that stands for pods: what is wanted of that may be a
+/// later pod itself, until its successor's turn comes.
+fn has_given_uid(spec: &PodSpec) -> bool {
+    spec.uid != spec.template && spec.workload.is_none()
+}
+
 impl NodeState {
     /// The pods that manifests ask for, under the UIDs that they have or will have.
     pub(super) fn incarnate(&mut self, desired: &Desired) -> Desired {
@@ -142,7 +148,7 @@ impl NodeState {
         for spec in desired.pods.values() {
             let here = self.pods.get(&spec.uid);
             let uid = match later.get(&(&spec.key, &spec.template)) {
-                _ if spec.uid != spec.template => spec.uid.clone(),
+                _ if has_given_uid(spec) => spec.uid.clone(),
                 Some(uid) => (*uid).clone(),
                 None if here.is_some_and(|pod| pod.spec.key == spec.key) => spec.uid.clone(),
                 None => self.incarnations.next(&spec.key, &spec.template),
@@ -179,8 +185,7 @@ impl NodeState {
     /// Whether the next pod made from this pod's manifest will have a different UID.
     pub(super) fn has_own_uid(&self, uid: &PodUid) -> bool {
         let wanted = self.desired.as_ref().and_then(|d| d.pods.get(uid));
-        wanted
-            .is_some_and(|spec| spec.template == *uid || self.incarnations.asked.contains_key(uid))
+        wanted.is_some_and(|spec| !has_given_uid(spec) || self.incarnations.asked.contains_key(uid))
     }
 
     /// Records that this pod is removed. If its manifest still exists, the next pod made from it has a new UID.
@@ -193,9 +198,9 @@ impl NodeState {
         };
         let asked = self.incarnations.asked.remove(uid);
         let asked = asked.unwrap_or_else(|| Arc::clone(&wanted));
-        let uid = match asked.uid == asked.template {
-            true => self.incarnations.next(&asked.key, &asked.template),
-            false => asked.uid.clone(),
+        let uid = match has_given_uid(&asked) {
+            true => asked.uid.clone(),
+            false => self.incarnations.next(&asked.key, &asked.template),
         };
         let next = self.incarnation(&asked, &uid);
         if let Some(desired) = &mut self.desired {

@@ -35,6 +35,8 @@ mod stats;
 mod stop;
 #[path = "simulation/week.rs"]
 mod week;
+#[path = "simulation/workloads.rs"]
+mod workloads;
 mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -79,6 +81,7 @@ struct Sim {
     agenda: Agenda,
     /// What the manifests ask for, by template.
     wanted: BTreeMap<PodUid, Arc<PodSpec>>,
+    documents: workloads::Documents,
     /// UIDs of pods that are gone.
     spent: BTreeSet<PodUid>,
     going: BTreeMap<PodUid, Going>,
@@ -134,7 +137,7 @@ const CAPACITY: Capacity = Capacity {
     memory_bytes: 5_000,
     storage_bytes: 1_000,
     huge_pages: HugePages::new(),
-    pods: 10,
+    pods: 40,
 };
 
 impl Sim {
@@ -146,6 +149,7 @@ impl Sim {
             agenda: Agenda::new(&state),
             state,
             wanted: BTreeMap::new(),
+            documents: workloads::Documents::of(seed),
             spent: BTreeSet::new(),
             going: BTreeMap::new(),
             wake_at: None,
@@ -209,6 +213,7 @@ impl Sim {
         self.look_outside(true);
         self.run_until(self.world.now + 1_500_000);
         self.converged();
+        self.documents_converged();
     }
 
     /// Plays everything that happens up to that moment.
@@ -237,9 +242,12 @@ impl Sim {
         }
     }
 
-    /// What the manifests ask for in place of this pod, if they still do.
-    fn wanted_of(&self, uid: &PodUid) -> Option<&Arc<PodSpec>> {
-        self.wanted.get(&self.state.pods.get(uid)?.spec.template)
+    /// Whether the manifests ask for this pod, or for one in its place.
+    fn is_wanted(&self, uid: &PodUid) -> bool {
+        let pod = self.state.pods.get(uid);
+        pod.is_some_and(|pod| {
+            self.wanted.contains_key(&pod.spec.template) || self.documents.is_asked(&pod.spec)
+        })
     }
 
     fn apply(&mut self, event: &Event) {
@@ -285,7 +293,9 @@ impl Sim {
                 self.starts.retain(|(of, _), _| *of != key);
             }
         }
+        let of_documents = self.pods_of_documents();
         let notices = self.agenda.record(&mut self.state, event, now);
+        self.check_documents(event, &of_documents);
         self.note_lost(&notices);
         self.check_cordon(event, &stopping);
         self.check_stops();
@@ -354,7 +364,8 @@ impl Sim {
         let now = Time(self.world.now);
         // A container takes an action, hooks and probes; a step that is taken and not recorded would come for ever.
         let containers = self.state.pods.values().map(|pod| pod.containers.len());
-        let mut steps_left = 20 + containers.map(|n| 10 + 10 * n).sum::<usize>();
+        let mut steps_left =
+            20 + self.documents.steps() + containers.map(|n| 10 + 10 * n).sum::<usize>();
         let rest = loop {
             steps_left = steps_left.checked_sub(1).expect("a turn ends");
             match self.agenda.next(&self.state, now) {

@@ -47,7 +47,7 @@ impl NodeState {
         let mut notices = Vec::new();
         let out = &mut notices;
         let (level, holds) = (self.level_of(event.pod()), self.hold_changes);
-        let standing = self.standing(event.pod());
+        let (standing, network) = (self.standing(event.pod()), self.network_changes);
         match event {
             Event::Node(fact) => self.node_fact(fact, now, out),
             Event::Pod { uid, fact } => self.pod_fact(uid, fact, now, out),
@@ -70,7 +70,13 @@ impl NodeState {
             self.order_changed(now, out);
         }
         let held = holds != self.hold_changes;
-        self.standing_was(event.pod(), standing, held);
+        // A drain or a shutdown concerns many pods at once.
+        let many = match event {
+            Event::Node(NodeFact::WorkloadTurn | NodeFact::DesiredChanged(_)) => false,
+            Event::Node(_) => network != self.network_changes,
+            Event::Pod { .. } | Event::Run { .. } => false,
+        };
+        self.standing_was(event.pod(), standing, held || many);
         notices
     }
 

@@ -353,14 +353,14 @@ impl NodeState {
         judged.then(|| standing(pod))
     }
 
-    /// Notes that a step may have become possible, if a pod's standing has changed. `held`: others were held, or admitted.
+    /// Notes that a step may have become possible, if a pod's standing has changed. `others`: so has that of others.
     pub(super) fn standing_was(
         &mut self,
         pod: Option<&PodUid>,
         before: Option<Standing>,
-        held: bool,
+        others: bool,
     ) {
-        if self.workloads.asked.is_some() && (held || before != self.standing(pod)) {
+        if self.workloads.asked.is_some() && (others || before != self.standing(pod)) {
             self.workloads.due = true;
         }
     }

@@ -4,17 +4,17 @@
 //! rolling:  new ones come while there are fewer than replicas + maxSurge,
 //!           old ones go while replicas - maxUnavailable others are available; those that are not ready first
 //! recreate: new ones come when no old one is left
-//! in place: the highest ordinal with an earlier template is replaced when all others are available
+//! in place: the highest ordinals with an earlier template are replaced while enough others are available
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::{Progress, ready_since, trial};
 use crate::plan::{NodeState, PodState, Stamp, Time};
 use crate::spec::workload::Update;
 use crate::spec::{PodKey, PodSpec, Reason, Workload, WorkloadKind};
-use crate::types::InOrder;
+use crate::types::{Gather, InOrder};
 
 /// A document and its pods.
 pub(super) struct Stage<'s> {
@@ -170,9 +170,7 @@ impl<'s> Stage<'s> {
         let limit = match self.stands_still(progress) {
             true => progress.let_in,
             // Those on their way out take room, too.
-            false => (replicas + surge)
-                .saturating_sub(self.old.len())
-                .max(progress.let_in),
+            false => (replicas + surge).saturating_sub(self.old.len()),
         };
         let mut wanted = self.first_new(limit.min(replicas));
         let kept = match self.stands_still(progress) {
@@ -230,15 +228,24 @@ impl<'s> Stage<'s> {
             here.is_some_and(|here| self.is_available(here.ready))
         };
         let ordered = self.workload.ordered;
+        let update = self.to_update();
         let mut wanted = Vec::new();
         let mut before = true;
         for new in &self.new {
+            let number = ordinal(new.wanted);
+            let goes = |here: &Here<'_>| here.pod.stopping().is_some();
             match &new.here {
-                Some(here) if here.outdated && !self.may_update(new) => {
-                    wanted.push(here.pod.wanted());
+                // Below the partition one comes back as it was.
+                Some(here) if here.outdated && (!goes(here) || number < self.partition()) => {
+                    wanted.push(match update.contains(&number) {
+                        true => new.wanted,
+                        false => here.pod.wanted(),
+                    });
                 }
-                None if ordered && !before => {}
-                Some(_) | None => wanted.push(new.wanted),
+                Some(here) if !goes(here) => wanted.push(new.wanted),
+                // It comes back when those before it are available.
+                _ if ordered && !before => {}
+                _ => wanted.push(new.wanted),
             }
             before &= available(new);
         }
@@ -253,34 +260,41 @@ impl<'s> Stage<'s> {
         wanted
     }
 
-    /// Whether this pod's new template may take effect now.
-    fn may_update(&self, this: &New<'_>) -> bool {
-        let Update::InPlace { partition } = self.workload.update else {
-            return false;
+    fn partition(&self) -> u64 {
+        match self.workload.update {
+            Update::InPlace { partition, .. } => u64::from(partition),
+            Update::Rolling { .. } | Update::Recreate | Update::OnDelete => 0,
+        }
+    }
+
+    /// The ordinals whose new template may take effect now: first of those that are not available, which costs nothing,
+    /// then from the highest on.
+    fn to_update(&self) -> BTreeSet<u64> {
+        let Update::InPlace { unavailable, .. } = self.workload.update else {
+            return BTreeSet::new();
         };
-        let number = |new: &New<'_>| ordinal(new.wanted);
-        let outdated = self.new.iter().filter(|new| {
-            let here = new.here.as_ref();
-            here.is_some_and(|here| here.outdated)
-        });
-        let highest = outdated.map(number).max();
-        let mut others = self.new.iter().filter(|new| number(new) != number(this));
-        let others_available = others.all(|new| {
+        let most = unavailable as usize;
+        let counts = |new: &&New<'_>| {
             let here = new.here.as_ref();
             here.is_some_and(|here| match here.outdated {
                 true => self.is_available(here.ready),
                 false => self.is_steady(here.ready),
             })
-        });
-        // One that is not available itself costs nothing: a failed rollout could not be taken back otherwise.
-        let costs = this
-            .here
-            .as_ref()
-            .is_none_or(|here| self.is_available(here.ready));
-        number(this) >= u64::from(partition)
-            && highest == Some(number(this))
-            && (others_available || !costs)
-            && !self.workload.paused
+        };
+        let outdated = |new: &&New<'_>| {
+            let here = new.here.as_ref();
+            here.is_some_and(|here| here.outdated && here.pod.stopping().is_none())
+        };
+        let missing = self.new.iter().filter(|new| !counts(new));
+        let unsteady = missing.clone().filter(|new| !outdated(new)).count();
+        let missing = missing.count();
+        let candidates = self.new.iter().rev().filter(outdated);
+        let candidates = candidates.filter(|new| ordinal(new.wanted) >= self.partition());
+        let (working, broken): (Vec<_>, Vec<_>) = candidates.partition(counts);
+        let broken = broken.into_iter().take(most.saturating_sub(unsteady));
+        let working = working.into_iter().take(most.saturating_sub(missing));
+        let all = broken.chain(working);
+        all.map(|new| ordinal(new.wanted)).gather()
     }
 
     fn stands_still(&self, progress: &Progress) -> bool {
@@ -296,7 +310,8 @@ impl<'s> Stage<'s> {
         on_trial: impl FnOnce((usize, usize, usize), u64) -> (Time, Option<Time>),
     ) -> Option<Time> {
         let figures = self.figures();
-        let gone = usize::MAX - figures.old;
+        let going = self.old.iter().filter(|old| old.pod.stopping().is_some());
+        let gone = usize::MAX - 2 * figures.old - going.count();
         let best = (
             progress.best.0.max(figures.updated),
             progress.best.1.max(figures.updated_steady),

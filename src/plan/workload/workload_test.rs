@@ -518,6 +518,40 @@ fn a_stateful_set_is_updated_from_the_highest_number_on_while_all_others_are_ava
 }
 
 #[test]
+fn a_stateful_set_may_be_updated_several_pods_at_a_time_and_broken_ones_first() {
+    let more = "  podManagementPolicy: Parallel\n";
+    let two = format!("{more}  updateStrategy: {{rollingUpdate: {{maxUnavailable: 34%}}}}\n");
+    let images = |world: &World| {
+        let mut all: Vec<_> = (world.state.pods.values())
+            .map(|p| (p.spec.key.name.clone(), p.spec.containers[0].image.clone()))
+            .collect();
+        all.sort();
+        let all = all.into_iter().map(|(_, image)| image);
+        all.collect::<Vec<_>>().join(" ")
+    };
+    // Two of four, as 34 % are rounded up. Those that are updated stay unready.
+    for (more, expected) in [(more, "a a a b"), (&two, "a a b b")] {
+        let mut world = World::new();
+        world.read(&document("StatefulSet", 'a', 4, more));
+        world.set_ready('a', true);
+        for last in world.uids('a').into_iter().skip(2) {
+            world.set_pod_ready(&last, false);
+        }
+        world.read(&document("StatefulSet", 'b', 4, more));
+        assert_eq!(images(&world), expected);
+    }
+    // All pods are broken: a new template reaches them, one after the other.
+    let mut world = World::new();
+    world.read(&document("StatefulSet", 'a', 3, more));
+    world.read(&document("StatefulSet", 'b', 3, more));
+    assert_eq!(images(&world), "a a b");
+    world.set_ready('b', true);
+    assert_eq!(images(&world), "a b b");
+    world.set_ready('b', true);
+    assert_eq!(images(&world), "b b b");
+}
+
+#[test]
 fn a_daemon_set_is_one_pod_if_the_node_fits_and_the_old_one_goes_first() {
     let mut world = World::new();
     world.read(&document("DaemonSet", 'a', 1, ""));

@@ -6,12 +6,11 @@ use k8s_openapi::api::core::v1::{
     PersistentVolumeClaim, PersistentVolumeClaimVolumeSource, Pod, Volume,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
-use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use super::written::{self, RollingUpdate, Spec, Strategy, Written};
+use super::written::{self, Spec, Strategy, Written};
 use super::{
     MAX_HISTORY, MAX_REPLICAS, STEADY_MS, Update, Workload, WorkloadKey, WorkloadKind, job,
-    selector,
+    selector, update,
 };
 use crate::spec::configuration::{self, Object};
 use crate::spec::decode::decode;
@@ -154,12 +153,16 @@ pub(in crate::spec) fn make(
         _ => replicas(&spec, &at, report),
     };
     let update = match kind {
-        WorkloadKind::Deployment => deployment(&spec, replicas, &at.field("strategy"), report),
-        WorkloadKind::ReplicaSet | WorkloadKind::ReplicationController => {
-            rolling(&Strategy::default(), ("25%", "25%"), replicas, &at, report)
+        WorkloadKind::Deployment => {
+            update::deployment(&spec, replicas, &at.field("strategy"), report)
         }
-        WorkloadKind::StatefulSet => stateful(&spec, &at.field("updateStrategy"), report),
-        WorkloadKind::DaemonSet => daemon(&spec, &at.field("updateStrategy"), report),
+        WorkloadKind::ReplicaSet | WorkloadKind::ReplicationController => {
+            update::rolling(&Strategy::default(), ("25%", "25%"), replicas, &at, report)
+        }
+        WorkloadKind::StatefulSet => {
+            update::stateful(&spec, replicas, &at.field("updateStrategy"), report)
+        }
+        WorkloadKind::DaemonSet => update::daemon(&spec, &at.field("updateStrategy"), report),
         WorkloadKind::Job | WorkloadKind::CronJob => Update::Recreate,
     };
     let (min_ready_ms, progress_deadline_ms) = times(kind, &spec, &at, report);
@@ -483,7 +486,7 @@ fn rollback(
         (_, Update::OnDelete) => {
             report.forbidden(&name, "nothing is rolled out by itself with `OnDelete`")
         }
-        (_, Update::InPlace { partition: 1.. }) => {
+        (_, Update::InPlace { partition: 1.., .. }) => {
             report.forbidden(&name, "a rollout with a `partition` does not end by itself");
         }
         (WorkloadKind::Deployment, _) if has_within => report.error_hint(
@@ -501,75 +504,6 @@ fn rollback(
         );
     }
     Some(within)
-}
-
-fn deployment(spec: &Spec, replicas: u32, path: &Path<'_>, report: &Report) -> Update {
-    let strategy = &spec.strategy;
-    match strategy.type_.as_str() {
-        "" | "RollingUpdate" => rolling(strategy, ("25%", "25%"), replicas, path, report),
-        "Recreate" => {
-            if strategy.rolling_update.is_some() {
-                report.forbidden(
-                    &path.field("rollingUpdate"),
-                    "may not be specified when strategy `type` is 'Recreate'",
-                );
-            }
-            Update::Recreate
-        }
-        other => {
-            let supported = ["Recreate", "RollingUpdate"];
-            report.unsupported(&path.field("type"), other, &supported);
-            Update::Recreate
-        }
-    }
-}
-
-fn daemon(spec: &Spec, path: &Path<'_>, report: &Report) -> Update {
-    match spec.update_strategy.type_.as_str() {
-        "" | "RollingUpdate" => rolling(&spec.update_strategy, ("0", "1"), 1, path, report),
-        "OnDelete" => Update::OnDelete,
-        other => {
-            let supported = ["OnDelete", "RollingUpdate"];
-            report.unsupported(&path.field("type"), other, &supported);
-            Update::OnDelete
-        }
-    }
-}
-
-fn stateful(spec: &Spec, path: &Path<'_>, report: &Report) -> Update {
-    let strategy = &spec.update_strategy;
-    let at = path.field("rollingUpdate");
-    match strategy.type_.as_str() {
-        "" | "RollingUpdate" => {
-            let rolling = strategy.rolling_update.as_ref();
-            let partition = rolling.and_then(|rolling| rolling.partition).unwrap_or(0);
-            not_negative(partition, &at.field("partition"), report);
-            if rolling.is_some_and(|rolling| rolling.max_unavailable.is_some()) {
-                report.refuse(
-                    &at.field("maxUnavailable"),
-                    "pods are updated one after the other",
-                    "remove it",
-                );
-            }
-            Update::InPlace {
-                partition: u32::try_from(partition).unwrap_or(0),
-            }
-        }
-        "OnDelete" => {
-            if strategy.rolling_update.is_some() {
-                report.error(
-                    &at,
-                    "Invalid value: only allowed for updateStrategy 'RollingUpdate'",
-                );
-            }
-            Update::OnDelete
-        }
-        other => {
-            let supported = ["OnDelete", "RollingUpdate"];
-            report.unsupported(&path.field("type"), other, &supported);
-            Update::OnDelete
-        }
-    }
 }
 
 fn check_stateful(spec: &Spec, path: &Path<'_>, report: &Report) {
@@ -613,93 +547,6 @@ fn check_stateful(spec: &Spec, path: &Path<'_>, report: &Report) {
             }
         }
         configuration::claim_of(claim.clone(), &list.index(index), report);
-    }
-}
-
-/// A rolling update with these defaults of `maxSurge` and `maxUnavailable`.
-fn rolling(
-    strategy: &Strategy,
-    (surge, unavailable): (&str, &str),
-    replicas: u32,
-    path: &Path<'_>,
-    report: &Report,
-) -> Update {
-    let none = RollingUpdate::default();
-    let written = strategy.rolling_update.as_ref().unwrap_or(&none);
-    let at = path.field("rollingUpdate");
-    let (at_surge, at_unavailable) = (at.field("maxSurge"), at.field("maxUnavailable"));
-    let of = |given: &Option<IntOrString>, default: &str| {
-        let default = || match default.parse() {
-            Ok(number) => IntOrString::Int(number),
-            Err(_) => IntOrString::String(default.to_owned()),
-        };
-        given.clone().unwrap_or_else(default)
-    };
-    // The one rounds up, the other down, so that at least one of them lets a rollout go on.
-    let surge = amount(
-        &of(&written.max_surge, surge),
-        (replicas, true),
-        &at_surge,
-        report,
-    );
-    let written = of(&written.max_unavailable, unavailable);
-    let missing = amount(&written, (replicas, false), &at_unavailable, report);
-    if is_zero(&written) && surge == 0 && report.is_clean() && replicas > 0 {
-        let shown = match &written {
-            IntOrString::Int(number) => number.to_string(),
-            IntOrString::String(text) => format!("{text:?}"),
-        };
-        report.error(
-            &at_unavailable,
-            format_args!("Invalid value: {shown}: may not be 0 when `maxSurge` is 0"),
-        );
-    }
-    Update::Rolling {
-        surge,
-        unavailable: match surge {
-            0 => missing.max(1),
-            _ => missing,
-        },
-    }
-}
-
-fn is_zero(given: &IntOrString) -> bool {
-    match given {
-        IntOrString::Int(number) => *number == 0,
-        IntOrString::String(text) => text.trim_end_matches('%').parse() == Ok(0),
-    }
-}
-
-/// A number of pods, or a share of them.
-fn amount(given: &IntOrString, (of, up): (u32, bool), path: &Path<'_>, report: &Report) -> u32 {
-    let text = match given {
-        IntOrString::Int(number) => {
-            not_negative(*number, path, report);
-            return u32::try_from(*number).unwrap_or(0);
-        }
-        IntOrString::String(text) => text,
-    };
-    let percent = text
-        .strip_suffix('%')
-        .and_then(|text| text.parse::<u32>().ok());
-    match percent {
-        Some(percent) if percent <= 100 || up => {
-            let whole = u64::from(percent) * u64::from(of);
-            let share = match up {
-                true => whole.div_ceil(100),
-                false => whole / 100,
-            };
-            u32::try_from(share).unwrap_or(u32::MAX)
-        }
-        Some(_) => {
-            report.invalid(path, text.as_str(), "must not be greater than 100%");
-            0
-        }
-        None => {
-            let detail = "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%')";
-            report.invalid(path, text.as_str(), detail);
-            0
-        }
     }
 }
 

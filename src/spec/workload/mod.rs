@@ -7,6 +7,7 @@ pub mod job;
 mod make;
 pub mod schedule;
 mod selector;
+mod update;
 mod written;
 
 use std::fmt;
@@ -165,10 +166,12 @@ pub enum Update {
     },
     /// All at once, before the first new one starts.
     Recreate,
-    /// One after the other in place, from the highest ordinal down to this one.
+    /// A few at a time in place, from the highest ordinal down to this one.
     InPlace {
         /// The lowest ordinal that is updated.
         partition: u32,
+        /// So many may be missing.
+        unavailable: u32,
     },
     /// When a client deletes them.
     OnDelete,

@@ -66,6 +66,7 @@ impl Sim {
         match action {
             Action::CreateSandbox { .. } => {
                 self.check_may_start(action);
+                self.check_job_start(&self.state.pods[&uid].spec);
                 assert!(
                     disk.is_none_or(|d| !d.removed),
                     "a finished pod does not run again: {action:?}"
@@ -282,10 +283,7 @@ impl Sim {
             !self.going.contains_key(uid),
             "nothing starts in a pod that goes away: {action:?}"
         );
-        assert!(
-            self.wanted_of(uid).is_some(),
-            "only wanted pods start: {action:?}"
-        );
+        assert!(self.is_wanted(uid), "only wanted pods start: {action:?}");
     }
 
     /// Restart policy and crash back-off, computed a second time.

@@ -10,6 +10,7 @@ impl Sim {
     pub(super) fn converged(&self) {
         let wanted: BTreeSet<PodUid> = self.wanted.keys().cloned().collect();
         let pods = self.state.pods.values();
+        let pods = pods.filter(|pod| pod.spec.workload.is_none());
         let known: BTreeSet<PodUid> = pods.map(|pod| pod.spec.template.clone()).collect();
         assert_eq!(known, wanted, "the wanted pods exist, and no others");
         let held = |uid: &PodUid| self.state.pods[uid].hold().is_some();
@@ -45,7 +46,8 @@ impl Sim {
                 let done = c.run != Run::None || pod.in_flight.is_some();
                 assert!(done, "{uid}/{} never ran: {pod:?}", c.name);
             }
-            let wanted = &self.wanted[&pod.spec.template];
+            let own = self.wanted.get(&pod.spec.template);
+            let wanted = own.unwrap_or_else(|| pod.wanted());
             match &pod.pending {
                 None => assert!(pod.spec.has_resources_of(wanted), "{uid}"),
                 Some(pending) => {

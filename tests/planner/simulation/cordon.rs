@@ -138,6 +138,11 @@ impl Sim {
             if before.get(uid) == Some(&Some(stopping)) || self.is_stopped(pod) {
                 continue;
             }
+            let returns = matches!(event, Event::Pod { .. });
+            if returns && !leaves(&pod) && pod.spec.after.iter().any(|item| item.again) {
+                // It has lost what it started after: a pod that returns is not there yet.
+                continue;
+            }
             assert!(leaves(&pod), "{event:?} stops a pod that stays: {pod:?}");
             // Nothing runs in a pod that a shutdown stopped earlier.
             let turn = Some(pod.spec.priority) == lowest || !pod.any_running();

@@ -1,5 +1,7 @@
 //! The agent's death at any line: what it has written to disk by then, and how the next agent begins.
 
+use coracle::plan::workload::Workloads;
+
 use super::*;
 
 impl Sim {
@@ -32,7 +34,16 @@ impl Sim {
         }
         self.stats.agent_dies(&self.state, self.world.now);
         let found = self.world.recover();
+        let (jobs, mut rollouts) = self.world.kept.clone();
+        self.world.kept_changes = (0, 0);
+        if self.world.fault(10) {
+            rollouts = "[]".to_owned();
+        }
+        let jobs: Vec<_> = serde_json::from_str(&jobs).unwrap();
+        let now = self.world.stamp();
         self.state = NodeState {
+            workloads: Workloads::with_jobs(&jobs, false, now)
+                .with_rollouts(serde_json::from_str(&rollouts).unwrap()),
             incarnations: self.world.incarnations(),
             former_holds: self.world.holds.clone(),
             ..NodeState::new(self.state.settings.clone())
@@ -134,6 +145,16 @@ impl Sim {
             for container in &pod.containers {
                 disk.records.entry(container.name.clone()).or_default();
             }
+        }
+        if self.documents.is_on() {
+            let workloads = &self.state.workloads;
+            let changes = (workloads.jobs.changes, workloads.rollout_changes);
+            if std::mem::replace(&mut self.world.kept_changes, changes) == changes {
+                return;
+            }
+            let jobs = serde_json::to_string(&workloads.jobs.records()).unwrap();
+            let rollouts = serde_json::to_string(&workloads.rollouts()).unwrap();
+            self.world.kept = (jobs, rollouts);
         }
     }
 }

@@ -68,6 +68,7 @@ impl Sim {
     }
 
     pub(super) fn edit_manifests(&mut self) {
+        self.edit_documents();
         for name in ["a", "b", "c"] {
             if !self.world.rng.chance(40) {
                 continue;
@@ -230,8 +231,11 @@ impl Sim {
         if self.world.rng.chance(30) {
             desired.services.pop_first();
         }
+        self.documents.add_to(&mut desired);
         let event = Event::Node(NodeFact::DesiredChanged(desired));
-        for (uid, pod) in self.state.pods.iter().filter(|(_, p)| p.hold().is_none()) {
+        let pods = self.state.pods.iter();
+        let pods = pods.filter(|(_, p)| p.hold().is_none() && p.spec.workload.is_none());
+        for (uid, pod) in pods {
             let wanted = self.wanted.get(&pod.spec.template);
             let changed = wanted.is_none_or(|new| {
                 let mut all = new.all_containers().zip(pod.spec.all_containers());
@@ -318,7 +322,8 @@ impl Sim {
         let i = usize::try_from(self.world.rng.below(uids.len() as u64)).unwrap();
         let pod = &self.state.pods[&uids[i]];
         let name = format!("e{}", pod.ephemerals().len());
-        let target = self.world.rng.chance(50).then_some("x");
+        let first = pod.spec.containers[0].name.as_str();
+        let target = self.world.rng.chance(50).then_some(first);
         let spec = Arc::new(pods::with_ephemeral(&pod.spec, &name, target));
         let pod = uids[i].clone();
         self.apply(&Event::Pod {

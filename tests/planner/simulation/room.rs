@@ -40,7 +40,7 @@ impl Sim {
         assert!(ports <= 1, "a port belongs to one pod");
         self.check_preempted();
         for (uid, pod) in self.state.pods.iter().filter(|(_, p)| p.hold().is_some()) {
-            assert!(self.wanted_of(uid).is_some(), "{uid} is not wanted");
+            assert!(self.is_wanted(uid), "{uid} is not wanted");
             assert!(!self.world.disk.contains_key(uid), "{uid} was admitted");
             let nothing = pod.sandbox == Sandbox::None && !pod.any_running();
             assert!(nothing && pod.in_flight.is_none(), "{pod:?}");

@@ -89,6 +89,8 @@ const EXPECTED: &[(&str, &str)] = &[
     ("agent dies, pod", "is done"),
     ("agent dies, pod", "restarts in place"),
     ("agent dies, pod", "waits for a back-off"),
+    ("document", "Complete"),
+    ("document", "RolledOut"),
 ];
 
 impl Stats {

@@ -13,6 +13,7 @@ impl Sim {
             self.step();
         }
         self.wanted.clear();
+        self.documents.clear();
         self.desire();
         self.calm_down();
         // One UID is kept for each name, as long as there are few names; see `behaviour/incarnations.rs`.
@@ -32,6 +33,8 @@ fn after_a_week_the_planner_knows_no_more_than_after_a_day() {
     for seed in [1, 8] {
         let mut sim = Sim::new(seed, false);
         sim.outlives = true;
+        // Their pods have names without number.
+        sim.documents = workloads::Documents::default();
         sim.watch_pressure();
         let day = sim.days(1);
         let week = sim.days(6);

@@ -37,6 +37,14 @@ pub(super) fn habit(salt: u64, instance: &Instance) -> Habit {
             _ => Habit::CrashesLate,
         };
     }
+    match instance.container.as_str() {
+        // Pods of documents that are to be available in the end, and of Jobs that are to succeed.
+        "w" => return Habit::Stays,
+        "j" if sum % 8 > 1 => return Habit::EndsWell,
+        "j" if sum % 8 == 1 => return Habit::Fails,
+        "j" => return Habit::CrashesAtOnce,
+        _ => {}
+    }
     match sum % 8 {
         7 => Habit::AsksForRestart,
         0 | 1 => Habit::Stays,

@@ -118,6 +118,9 @@ pub(crate) struct World {
     written: u64,
     /// Since when pods are held, as the agent recorded it.
     pub(crate) holds: Holds,
+    /// What Jobs have achieved and how far rollouts are, as the agent recorded it.
+    pub(crate) kept: (String, String),
+    pub(crate) kept_changes: (u64, u64),
     /// Facts on their way to the agent.
     pub(crate) inbox: Vec<(u64, u64, Event)>,
     /// The hooks that shims continued when the last agent died: when each is done, and how.
@@ -143,6 +146,8 @@ impl World {
             incarnations: "[]".into(),
             written: 0,
             holds: Holds::new(),
+            kept: ("[]".into(), "[]".into()),
+            kept_changes: (0, 0),
             image: rng.chance(60),
             device: rng.chance(60).then_some(1),
             last_report: 0,
@@ -252,7 +257,7 @@ impl World {
     }
 
     /// Whether a fault happens now.
-    fn fault(&mut self, percent: u64) -> bool {
+    pub(crate) fn fault(&mut self, percent: u64) -> bool {
         self.faults && self.rng.chance(percent)
     }
 
