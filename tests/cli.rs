@@ -4,6 +4,8 @@
 mod create;
 #[path = "cli/explain.rs"]
 mod explain;
+#[path = "cli/foreign.rs"]
+mod foreign;
 
 use std::process::{Command, Output};
 

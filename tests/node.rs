@@ -21,6 +21,8 @@ mod claims;
 #[path = "node/clients.rs"]
 mod clients;
 mod common;
+#[path = "node/completion.rs"]
+mod completion;
 #[path = "node/conditions.rs"]
 mod conditions;
 #[path = "node/configuration.rs"]

@@ -10,6 +10,7 @@ mod bundle;
 mod bundle_create;
 mod chosen;
 pub mod client;
+mod complete;
 mod condition;
 mod config;
 mod convert;
@@ -72,7 +73,7 @@ use std::ffi::OsString;
 use std::io::{self, BufRead, Write};
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser};
+use clap::Parser;
 
 use args::{Cli, Command};
 use client::Client;
@@ -164,9 +165,10 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Command::EndPods(args) => end_pods::run(&client, &args),
         Command::Version(args) => version::run(&client, &args),
         Command::Completion { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "coracle", &mut io::stdout());
+            put(complete::script(shell).as_bytes())?;
             Ok(ExitCode::SUCCESS)
         }
+        Command::Complete { words } => complete::run(client, &words),
         Command::Help { topic } => help::run(&topic),
         Command::Man { page } => {
             put(&help::man_page(&page)?)?;

@@ -168,6 +168,9 @@ fn level(args: &ValidateArgs) -> PodSecurity {
     })
 }
 
+/// What kustomize calls its file.
+const KUSTOMIZATIONS: [&str; 3] = ["kustomization.yaml", "kustomization.yml", "Kustomization"];
+
 /// Returns the path itself, or the files that the agent would read in that directory.
 pub(super) fn files(path: &Path) -> Result<Vec<PathBuf>> {
     let failed = |e| CliError::new(format!("could not read `{}`", path.display())).because(e);
@@ -182,7 +185,14 @@ pub(super) fn files(path: &Path) -> Result<Vec<PathBuf>> {
             .unwrap_or_default()
             .to_string_lossy()
             .into_owned();
-        let ignored = name.starts_with('.') || name.ends_with('~') || name.ends_with(".swp");
+        if KUSTOMIZATIONS.contains(&name.as_str()) {
+            let dir = path.display();
+            let error = format!("`{dir}` is built by kustomize: its files are no manifests yet");
+            let hint = format!("build them: `kubectl kustomize {dir} > FILE`, and give that file");
+            return Err(CliError::new(error).hint(hint));
+        }
+        let endings = ["~", ".swp", ".swx", ".env"];
+        let ignored = name.starts_with('.') || endings.iter().any(|end| name.ends_with(end));
         if file.is_file() && !ignored {
             found.push(file);
         }

@@ -20,7 +20,7 @@ use super::service::ServiceDocument;
 use super::value::Value;
 use super::workload::cron::{self, Zones};
 use super::workload::{self, Workload, WorkloadKey, WorkloadKind};
-use super::{assemble, decode, default, ephemeral, kinds, service_rules, syntax};
+use super::{assemble, cluster_token, decode, default, ephemeral, kinds, service_rules, syntax};
 use crate::types::InOrder;
 
 pub use super::parse::MAX_BYTES;
@@ -629,6 +629,7 @@ impl<'r> Document<'r> {
         // Warnings from here on are about this pod.
         self.report.begin(path);
         if let Some(spec) = &mut pod.spec {
+            cluster_token::leave_out(spec, &path.field("spec"), self.report);
             priority::resolve(spec, self.known, &path.field("spec"), self.report);
         }
         let mut added = Vec::new();

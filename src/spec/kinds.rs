@@ -122,7 +122,7 @@ const GROUPS: &[Group] = &[
     (
         &["Kustomization"],
         "it describes how to build manifests and is not one",
-        "build it first: `kubectl kustomize DIRECTORY`",
+        "build its manifests: `kubectl kustomize DIRECTORY > FILE`",
     ),
     (
         &["KubeletConfiguration"],
@@ -199,7 +199,7 @@ pub(super) fn nameless(value: &Value, path: &Path<'_>, report: &Report) {
         report.error_hint(&at, message, hint.to_owned());
     } else if kustomization() {
         let message = "Required value: this looks like a kustomization, which is not a manifest";
-        let hint = "build it first: `kubectl kustomize DIRECTORY`";
+        let hint = "build its manifests: `kubectl kustomize DIRECTORY > FILE`";
         report.error_hint(&path.field("kind"), message, hint.to_owned());
     } else if has("name") && has("version") && !has("metadata") {
         let message = "Required value: this looks like the description of a Helm chart, which is not a manifest";

@@ -40,6 +40,7 @@ mod annotations;
 mod app_armor;
 mod assemble;
 mod belongs;
+mod cluster_token;
 mod confinement;
 mod container;
 pub(crate) mod decode;

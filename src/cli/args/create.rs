@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::{Args, ValueEnum, ValueHint};
 
 use super::{DryRun, NamespaceArgs};
 
@@ -59,7 +59,7 @@ pub struct CreateArgs {
     #[arg(long, value_name = "KEY=VALUE", help_heading = CONTENT)]
     pub from_literal: Vec<String>,
     /// A file as the value of a key, by default its name; or a directory of files
-    #[arg(long, value_name = "[KEY=]FILE", help_heading = CONTENT)]
+    #[arg(long, value_name = "[KEY=]FILE", help_heading = CONTENT, value_hint = ValueHint::AnyPath)]
     pub from_file: Vec<String>,
     /// A file of KEY=VALUE lines
     #[arg(long, value_name = "FILE", help_heading = CONTENT)]

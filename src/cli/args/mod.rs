@@ -299,9 +299,21 @@ pub enum Command {
     /// Print the version of this program and of the agent
     Version(OutputArgs),
     /// Print a shell completion script
+    #[command(
+        after_help = "It completes commands, flags, and the names of pods, containers, images and other objects of the running \
+                      agent. The packages bring it along.\n\n\
+                      Examples:\n  coracle completion bash > /etc/bash_completion.d/coracle\n  source <(coracle completion bash)"
+    )]
     Completion {
         /// Shell to complete for
-        shell: clap_complete::Shell,
+        shell: Shell,
+    },
+    /// Print the candidates for the last word of a command line
+    #[command(hide = true)]
+    Complete {
+        /// The words after the program's name
+        #[arg(last = true)]
+        words: Vec<String>,
     },
     /// Show the manual by topic, or the help of a command
     #[command(after_help = "Examples:\n  coracle help\n  coracle help storage\n  coracle help get")]
@@ -316,6 +328,17 @@ pub enum Command {
         #[arg(default_value = "coracle")]
         page: String,
     },
+}
+
+/// A shell with completion.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Shell {
+    /// bash.
+    Bash,
+    /// zsh.
+    Zsh,
+    /// fish.
+    Fish,
 }
 
 /// `-n`.

@@ -119,6 +119,23 @@ pub(super) fn run(client: &Client, args: &CreateArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The kinds, or the types of a kind that has some.
+pub(super) fn candidates(before: &[String]) -> Vec<String> {
+    let words: Vec<&str> = match before {
+        [] => KINDS.iter().map(|kind| kind.words[0]).collect(),
+        [first] => {
+            let of = KINDS
+                .iter()
+                .filter(|kind| kind.words.contains(&first.as_str()));
+            of.map(|kind| kind.of).filter(|of| !of.is_empty()).collect()
+        }
+        _ => Vec::new(),
+    };
+    let mut words: Vec<String> = words.into_iter().map(str::to_owned).collect();
+    words.dedup();
+    words
+}
+
 /// The kind and the name on the command line.
 fn meant(what: &[String]) -> Result<(&'static Kind, &str)> {
     let words: Vec<&str> = what.iter().map(String::as_str).collect();

@@ -66,6 +66,26 @@ fn find<'t>(table: &'t Table, path: &str) -> Result<Found<'t>> {
     Ok(found)
 }
 
+/// What a path that is being typed may become.
+pub(super) fn candidates(path: &str) -> Vec<String> {
+    let table = Table::load();
+    let Some((above, _)) = path.rsplit_once('.') else {
+        let kinds = table
+            .0
+            .iter()
+            .filter(|kind| kind.version.is_some() && spec_reads(kind));
+        let names = kinds.filter_map(|kind| kind.names.first());
+        return names
+            .map(|name| name.trim_end_matches('s').to_owned())
+            .collect();
+    };
+    let found = find(&table, above).ok().and_then(|found| found.below);
+    let fields = found.into_iter().flat_map(|section| &section.fields);
+    fields
+        .map(|field| format!("{above}.{}", field.name))
+        .collect()
+}
+
 /// Whether documents of this kind are read. Settings are no documents.
 fn spec_reads(kind: &Section) -> bool {
     let mut refused = spec::refused_kinds().flat_map(|(kinds, _)| kinds);

@@ -126,7 +126,7 @@ fn is_namespaced(resource: Resource) -> bool {
 }
 
 /// Returns the path of the list of a namespace, or of all.
-pub(super) fn collection(resource: Resource, namespace: Option<&str>) -> String {
+pub(in crate::cli) fn collection(resource: Resource, namespace: Option<&str>) -> String {
     let plural = match resource {
         Resource::Pods => "pods",
         Resource::Services => "services",

@@ -1,0 +1,133 @@
+//! Names that an agent knows, and those of kinds, fields and topics.
+
+use std::time::Duration;
+
+use clap::ValueEnum;
+use serde_json::Value;
+
+use super::super::args::Resource;
+use super::super::client::Client;
+use super::super::{create, explain, get};
+use crate::manual::TOPICS;
+use crate::types::InOrder;
+
+/// How long a shell waits for an agent that does not answer.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The place of the word that is being typed.
+pub(super) struct Asked<'a> {
+    pub(super) client: &'a Client,
+    /// The commands.
+    pub(super) path: &'a [&'a str],
+    /// The words before it that are no flags.
+    pub(super) before: &'a [String],
+    pub(super) namespace: &'a str,
+    pub(super) current: &'a str,
+}
+
+/// What an argument may be; `None` if nothing is known about it.
+pub(super) fn of(arg: &str, asked: &Asked<'_>) -> Option<Vec<String>> {
+    let first = asked.path.first().copied().unwrap_or_default();
+    Some(match (first, arg) {
+        ("explain", "what") => explain::candidates(asked.current),
+        ("create", "what") => create::candidates(asked.before),
+        ("create" | "debug", "image") => asked.names(Resource::Images),
+        ("help", "topic") if asked.before.is_empty() => {
+            let topics = TOPICS.iter().map(|(topic, _)| (*topic).to_owned());
+            let commands = super::subcommands(&<super::Cli as clap::CommandFactory>::command());
+            topics
+                .chain(commands.into_iter().map(|(name, _)| name))
+                .collect()
+        }
+        ("create" | "delete" | "report" | "uninstall" | "help", "what" | "topic") => return None,
+        (_, "what" | "about") => asked.kinds_and_names(),
+        ("image", "names" | "name" | "source" | "images") => asked.names(Resource::Images),
+        ("image", _) => return None,
+        ("volume", "claims") => asked.names(Resource::Claims),
+        ("top", "name") if asked.path.last() == Some(&"node") => asked.names(Resource::Nodes),
+        ("delete" | "top", "names" | "name") => asked.names(Resource::Pods),
+        (_, "pod" | "pods") => asked.pods_and_owners(),
+        (_, "container") => asked.containers(),
+        (_, "namespace") => asked.names(Resource::Namespaces),
+        (_, "node") => asked.names(Resource::Nodes),
+        _ => return None,
+    })
+}
+
+impl Asked<'_> {
+    /// The objects of a kind; none without an agent.
+    fn list(&self, kind: Resource) -> Vec<Value> {
+        let path = get::collection(kind, Some(self.namespace));
+        let found = self.client.get_within(&path, PATIENCE);
+        match found {
+            Ok((mut list, _)) => match list["items"].take() {
+                Value::Array(items) => items,
+                _ => Vec::new(),
+            },
+            Err(_) => Vec::new(),
+        }
+    }
+
+    fn names(&self, kind: Resource) -> Vec<String> {
+        let mut names = Vec::new();
+        for item in self.list(kind) {
+            let own = [&item["metadata"]["name"], &item["path"]];
+            let many = item["names"].as_array().into_iter().flatten();
+            let all = own.into_iter().chain(many).filter_map(Value::as_str);
+            names.extend(all.map(str::to_owned));
+        }
+        names.order();
+        names.dedup();
+        names
+    }
+
+    /// `pods`, `pod,svc`, `pods web`, `pod/web`.
+    fn kinds_and_names(&self) -> Vec<String> {
+        let pairs = |before: &[String]| before.iter().any(|word| word.contains('/'));
+        match (self.before.first(), self.current.split_once('/')) {
+            (_, Some((kind, _))) => {
+                let known = Resource::from_str(kind, true);
+                let names = known.map_or_else(|_| Vec::new(), |kind| self.names(kind));
+                names.iter().map(|name| format!("{kind}/{name}")).collect()
+            }
+            (Some(first), None) if !pairs(self.before) => {
+                let known = Resource::from_str(first, true);
+                known.map_or_else(|_| Vec::new(), |kind| self.names(kind))
+            }
+            _ => {
+                let before = self.current.rsplit_once(',').map(|(before, _)| before);
+                let kinds = Resource::value_variants().iter();
+                let kinds = kinds.filter_map(ValueEnum::to_possible_value);
+                let named = kinds.map(|kind| match before {
+                    Some(before) => format!("{before},{}", kind.get_name()),
+                    None => kind.get_name().to_owned(),
+                });
+                named.collect()
+            }
+        }
+    }
+
+    /// Pods, and after `deployment/` and the like what stands for pods.
+    fn pods_and_owners(&self) -> Vec<String> {
+        match self.current.contains('/') {
+            true => self.kinds_and_names(),
+            false => self.names(Resource::Pods),
+        }
+    }
+
+    /// The containers of the pod that was named.
+    fn containers(&self) -> Vec<String> {
+        let Some(pod) = self.before.first() else {
+            return Vec::new();
+        };
+        let pod = pod.strip_prefix("pod/").unwrap_or(pod);
+        let pods = self.list(Resource::Pods);
+        let pod = pods.iter().find(|item| item["metadata"]["name"] == pod);
+        let lists = ["initContainers", "containers", "ephemeralContainers"];
+        let all = lists
+            .iter()
+            .filter_map(|list| pod?["spec"][list].as_array());
+        let names = all.flatten().filter_map(|c| c["name"].as_str());
+        names.map(str::to_owned).collect()
+    }
+}
