@@ -1,13 +1,15 @@
 #!/bin/sh
 # Makes an image archive of real programs, unpacked from Debian packages over Debian's static busybox.
-# usage: make-server-image.sh nginx|python|resolvers OUT.tar NAME[:TAG]
+# usage: make-server-image.sh nginx|python|resolvers|gateway|kiosk OUT.tar NAME[:TAG]
 #   nginx      nginx; run it with `nginx -g 'daemon off;'`: it serves /var/www/html on port 80, the client's address at /who
 #   python     python3 with its standard library
 #   resolvers  the C libraries' resolvers: `getent` (glibc) and `musl-getent NAME` (musl; needs package musl-tools)
+#   gateway    mosquitto (an MQTT broker) with its clients, influxd (a time series database), socat
+#   kiosk      w3m, a browser for terminals
 # CORACLE_DEBS=FOLDER keeps the downloaded packages there.
 set -eu
 
-usage="usage: make-server-image.sh nginx|python|resolvers OUT.tar NAME[:TAG]"
+usage="usage: make-server-image.sh nginx|python|resolvers|gateway|kiosk OUT.tar NAME[:TAG]"
 what=${1:?$usage}
 out=${2:?$usage}
 name=${3:?$usage}
@@ -17,6 +19,12 @@ case $what in
     nginx) packages="libc6 nginx nginx-common libcrypt1 libpcre2-8-0 libssl3 zlib1g" ;;
     python) packages="libc6 python3.11-minimal libpython3.11-minimal libpython3.11-stdlib libexpat1 zlib1g" ;;
     resolvers) packages="libc6 libc-bin" ;;
+    gateway)
+        packages="libc6 mosquitto mosquitto-clients libmosquitto1 influxdb socat libcjson1 libdlt2 libwebsockets17 libssl3
+            libcap2 zlib1g libsystemd0 libgcrypt20 libgpg-error0 liblz4-1 liblzma5 libzstd1 libwrap0 libnsl2 libtirpc3
+            libgssapi-krb5-2 libkrb5-3 libk5crypto3 libkrb5support0 libcom-err2 libkeyutils1"
+        ;;
+    kiosk) packages="libc6 w3m libgc1 libgpm2 libssl3 libtinfo6 ncurses-base zlib1g" ;;
     *) echo "$usage" >&2; exit 1 ;;
 esac
 

@@ -49,6 +49,8 @@ mod edits;
 mod encrypted;
 #[path = "node/events.rs"]
 mod events;
+#[path = "node/examples.rs"]
+mod examples;
 #[path = "node/exec.rs"]
 mod exec;
 #[path = "node/exits.rs"]

@@ -13,17 +13,21 @@ pub enum Image {
     Nginx,
     Python,
     Resolvers,
+    Gateway,
+    Kiosk,
 }
 
 impl Image {
     /// The path of the archive, which is made if it is not there.
     pub fn archive(self) -> &'static Path {
-        static ARCHIVES: [OnceLock<PathBuf>; 4] = [const { OnceLock::new() }; 4];
+        static ARCHIVES: [OnceLock<PathBuf>; 6] = [const { OnceLock::new() }; 6];
         let (index, what) = match self {
             Self::Busybox => (0, "busybox"),
             Self::Nginx => (1, "nginx"),
             Self::Python => (2, "python"),
             Self::Resolvers => (3, "resolvers"),
+            Self::Gateway => (4, "gateway"),
+            Self::Kiosk => (5, "kiosk"),
         };
         ARCHIVES[index].get_or_init(|| make(what))
     }
