@@ -269,7 +269,7 @@ mod tests {
             ("image ls --output=wi", vec!["--output=wide"]),
             ("get depl", vec!["deployments"]),
             ("get pod,depl", vec!["pod,deployments"]),
-            ("-n x get persistentvolumec", vec!["persistentvolumeclaims"]),
+            ("get -n x persistentvolumec", vec!["persistentvolumeclaims"]),
             ("completion f", vec!["fish"]),
             ("drain --dry-run=c", vec!["--dry-run=client"]),
             ("create sec", vec!["secret"]),

@@ -286,7 +286,9 @@ impl<'s> Stage<'s> {
             here.is_some_and(|here| here.outdated && here.pod.stopping().is_none())
         };
         let missing = self.new.iter().filter(|new| !counts(new));
-        let unsteady = missing.clone().filter(|new| !outdated(new)).count();
+        // One that waits for those before it is not on its way: it may wait for one that is updated here.
+        let comes = |new: &&New<'_>| new.here.is_some() && !outdated(new);
+        let unsteady = missing.clone().filter(comes).count();
         let missing = missing.count();
         let candidates = self.new.iter().rev().filter(outdated);
         let candidates = candidates.filter(|new| ordinal(new.wanted) >= self.partition());
