@@ -42,6 +42,7 @@ mod image;
 mod image_details;
 mod install;
 mod jsonpath;
+mod leading;
 mod logs;
 mod meant;
 mod node_run;
@@ -81,7 +82,7 @@ use error::{CliError, Result};
 
 /// Runs the command line and prints an error, if any.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let args: Vec<OsString> = args.into_iter().collect();
+    let args = leading::behind(args.into_iter().collect());
     let cli = match Cli::try_parse_from(&args) {
         Ok(cli) => cli,
         Err(error) => {
