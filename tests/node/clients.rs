@@ -118,7 +118,7 @@ fn kubectls_other_commands_name_the_manifest_directory_and_doctor_the_agents_dir
     for words in [
         &["apply", "-f", "x.yaml"][..],
         &["edit", "pod", "web"],
-        &["restart", "web"],
+        &["kill", "web"],
         &["run", "nginx"],
     ] {
         let output = agent.cli(words);

@@ -154,12 +154,12 @@ impl Sim {
                 let stopped = pod.verdict.is_some().then_some(kill.grace_ms);
                 let waits = waits.unwrap_or(kill.grace_ms).min(going.grace_ms);
                 let waits = stopped.map_or(waits, |ms| waits.min(ms));
-                // A kill that began again ends with its pod's turn in a shutdown; a restart may have been requested with less
-                // time than the pod has.
+                // A kill that began again ends with its pod's turn in a shutdown. A restart, on request or for a device, may have
+                // begun with less time than the pod has.
                 let course = container.run.course().unwrap();
                 let requested = course.asked.as_ref().is_some_and(|a| a.on_request);
                 let waits = match kill.again {
-                    0 if !requested => waits,
+                    0 if !requested && kill.since.0 >= going.since => waits,
                     _ => waits.min(kill.grace_ms),
                 };
                 // The pod may have been finishing before it had to go.

@@ -361,6 +361,10 @@ struct Change<'s> {
 
 impl Change<'_> {
     fn check(&self, event: &Event) {
+        // A client may stop any pod at any time.
+        if matches!(event, Event::Node(NodeFact::StopRequested { .. })) {
+            return;
+        }
         if let Some(job) = &self.workload.job {
             let live = self
                 .after
@@ -461,7 +465,9 @@ impl Change<'_> {
                 self.shown()
             );
         }
-        for ended in self.ended().filter(|was| number(was) >= self.replicas) {
+        // One that had ended before, as by a shutdown that is cancelled, is not missed.
+        let ended = self.ended().filter(|was| !was.finished);
+        for ended in ended.filter(|was| number(was) >= self.replicas) {
             let higher = self.before.values().any(|was| number(was) > number(ended));
             assert!(
                 !higher,
