@@ -10,6 +10,7 @@ use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use serde_json::Value;
 
 use super::error::{CliError, Result};
+use super::similar::Missing;
 use crate::api;
 
 /// Longest line of a response head, and of a chunk head.
@@ -74,7 +75,7 @@ impl Client {
         let agent = asked.map_err(|e| self.broken(&e))?;
         let mut response = read_head(stream).map_err(|e| self.broken(&e))?;
         if response.status != 200 {
-            return Err(refusal(response));
+            return Err(refusal(path, response));
         }
         let mut text = Vec::new();
         let read = response.body.read_to_end(&mut text);
@@ -116,7 +117,7 @@ impl Client {
         let response = read_head(stream).map_err(|e| self.broken(&e))?;
         match response.status {
             200..300 => Ok(response),
-            _ => Err(refusal(response)),
+            _ => Err(refusal(path, response)),
         }
     }
 
@@ -151,7 +152,7 @@ impl Client {
         let response = read_head(stream).map_err(|e| self.broken(&e))?;
         match response.status {
             200..300 => Ok(response),
-            _ => Err(refusal(response)),
+            _ => Err(refusal(path, response)),
         }
     }
 
@@ -172,7 +173,7 @@ impl Client {
         let response = read_head(stream).map_err(|e| self.broken(&e))?;
         match response.status {
             101 => Ok((write, response.body.stream)),
-            _ => Err(refusal(response)),
+            _ => Err(refusal(path, response)),
         }
     }
 
@@ -220,7 +221,7 @@ fn send_chunks(body: &mut impl Read, output: &mut UnixStream) -> io::Result<()> 
     }
 }
 
-fn refusal(mut response: Response) -> CliError {
+fn refusal(path: &str, mut response: Response) -> CliError {
     let mut text = String::new();
     let _ = (&mut response.body)
         .take(64 * 1024)
@@ -233,6 +234,7 @@ fn refusal(mut response: Response) -> CliError {
     let busy = response.status == 429;
     CliError::new(message)
         .busy(busy)
+        .about(Missing::of(path, &status))
         .code(match (response.status, status["reason"].as_str()) {
             (404, _) => 3,
             (_, Some(api::COMMAND_NOT_FOUND)) => 127,

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::args::{DeleteArgs, DryRun};
 use super::client::Client;
 use super::error::{CliError, Result};
+use super::similar::with_hint;
 use super::{pod_path, put};
 use crate::api::encode;
 
@@ -53,8 +54,8 @@ pub(super) fn run(client: &Client, args: &DeleteArgs) -> Result<ExitCode> {
                 }
             }
             Err(error) => {
-                eprintln!("{error}");
                 first_error.get_or_insert(error.exit_code());
+                eprintln!("{}", with_hint(client, error));
             }
         }
     }

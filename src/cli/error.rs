@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use super::similar::Missing;
+
 /// Error of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CliError {
@@ -10,6 +12,7 @@ pub struct CliError {
     hint: Option<String>,
     code: u8,
     busy: bool,
+    missing: Option<Box<Missing>>,
 }
 
 impl CliError {
@@ -21,6 +24,7 @@ impl CliError {
             hint: None,
             code: 1,
             busy: false,
+            missing: None,
         }
     }
 
@@ -66,6 +70,18 @@ impl CliError {
     pub fn busy(mut self, busy: bool) -> Self {
         self.busy = busy;
         self
+    }
+
+    /// Notes the object that the agent does not know.
+    #[must_use]
+    pub(super) fn about(mut self, missing: Option<Missing>) -> Self {
+        self.missing = missing.map(Box::new);
+        self
+    }
+
+    /// The object that the agent does not know.
+    pub(super) fn missing(&self) -> Option<&Missing> {
+        self.missing.as_deref()
     }
 
     /// Whether the agent refused the request for lack of capacity.

@@ -58,6 +58,7 @@ mod secret;
 mod session;
 mod sheet;
 mod shutdown;
+mod similar;
 mod status;
 mod stop;
 mod system;
@@ -101,9 +102,11 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     {
         eprintln!("warning: could not reset SIGPIPE: {error}, ignoring");
     }
-    match dispatch(cli) {
+    let client = Client { socket: cli.socket };
+    match dispatch(&client, cli.command) {
         Ok(code) => code,
         Err(error) => {
+            let error = similar::with_hint(&client, error);
             eprintln!("{error}");
             ExitCode::from(error.exit_code())
         }
@@ -116,60 +119,59 @@ pub fn fail(error: &dyn std::error::Error) -> ExitCode {
     ExitCode::FAILURE
 }
 
-fn dispatch(cli: Cli) -> Result<ExitCode> {
-    let client = Client { socket: cli.socket };
-    match cli.command {
+fn dispatch(client: &Client, command: Command) -> Result<ExitCode> {
+    match command {
         Command::Run(args) => node_run::run(args),
-        Command::Get(args) => get::run(&client, &args),
-        Command::Events(args) => events::run(&client, args),
-        Command::Describe(args) => describe::run(&client, &args),
-        Command::Top(args) => top::run(&client, &args),
-        Command::Logs(args) => logs::run(&client, &args),
-        Command::Exec(args) => exec::run(&client, &args),
-        Command::Attach(args) => attach::run(&client, &args),
-        Command::Cp(args) => copy::run(&client, &args),
-        Command::PortForward(args) => port_forward::run(&client, &args),
-        Command::Debug(args) => debug::run(&client, &args),
-        Command::Delete(args) => delete::run(&client, &args),
-        Command::Wait(args) => wait::run(&client, &args),
-        Command::Restart(args) => restart::run(&client, &args),
-        Command::Stop(args) => stop::stop(&client, &args),
-        Command::Start(args) => stop::start(&client, &args),
-        Command::Status(args) => status::run(&client, &args),
-        Command::System(command) => system::run(&client, &command),
-        Command::Retry(args) => retry::run(&client, &args),
-        Command::Rollout(command) => rollout::run(&client, &command),
-        Command::Condition(command) => condition::run(&client, &command),
-        Command::Image(command) => image::run(&client, command),
-        Command::Bundle(command) => bundle::run(&client, command),
-        Command::Volume(command) => volume::run(&client, command),
+        Command::Get(args) => get::run(client, &args),
+        Command::Events(args) => events::run(client, args),
+        Command::Describe(args) => describe::run(client, &args),
+        Command::Top(args) => top::run(client, &args),
+        Command::Logs(args) => logs::run(client, &args),
+        Command::Exec(args) => exec::run(client, &args),
+        Command::Attach(args) => attach::run(client, &args),
+        Command::Cp(args) => copy::run(client, &args),
+        Command::PortForward(args) => port_forward::run(client, &args),
+        Command::Debug(args) => debug::run(client, &args),
+        Command::Delete(args) => delete::run(client, &args),
+        Command::Wait(args) => wait::run(client, &args),
+        Command::Restart(args) => restart::run(client, &args),
+        Command::Stop(args) => stop::stop(client, &args),
+        Command::Start(args) => stop::start(client, &args),
+        Command::Status(args) => status::run(client, &args),
+        Command::System(command) => system::run(client, &command),
+        Command::Retry(args) => retry::run(client, &args),
+        Command::Rollout(command) => rollout::run(client, &command),
+        Command::Condition(command) => condition::run(client, &command),
+        Command::Image(command) => image::run(client, command),
+        Command::Bundle(command) => bundle::run(client, command),
+        Command::Volume(command) => volume::run(client, command),
         Command::Secret(command) => secret::run(&command),
-        Command::Config(command) => config::run(&client, &command),
-        Command::Plan(args) => plan::run(&client, &args),
-        Command::Blackbox(args) => black_box::run(&client, &args),
-        Command::Report(args) => report::run(&client, &args),
-        Command::Healthcheck(args) => health::run(&client, &args),
-        Command::Cordon(args) => cordon::cordon(&client, &args),
-        Command::Drain(args) => cordon::drain(&client, &args),
-        Command::Uncordon(args) => cordon::uncordon(&client, &args),
-        Command::Boot(args) => boot::run(&client, &args),
-        Command::Shutdown(args) => shutdown::run(&client, &args),
-        Command::Create(args) => create::run(&client, &args),
+        Command::Config(command) => config::run(client, &command),
+        Command::Plan(args) => plan::run(client, &args),
+        Command::Blackbox(args) => black_box::run(client, &args),
+        Command::Report(args) => report::run(client, &args),
+        Command::Healthcheck(args) => health::run(client, &args),
+        Command::Cordon(args) => cordon::cordon(client, &args),
+        Command::Drain(args) => cordon::drain(client, &args),
+        Command::Uncordon(args) => cordon::uncordon(client, &args),
+        Command::Boot(args) => boot::run(client, &args),
+        Command::Shutdown(args) => shutdown::run(client, &args),
+        Command::Create(args) => create::run(client, &args),
         Command::Explain(args) => explain::run(&args),
         Command::Validate(args) => validate::run(&args),
         Command::Convert(args) => convert::run(&args),
-        Command::Doctor(args) => doctor::run(&client, &args),
-        Command::Fsck(args) => fsck::run(&client, &args),
+        Command::Doctor(args) => doctor::run(client, &args),
+        Command::Fsck(args) => fsck::run(client, &args),
         Command::Install(args) => install::run(&args),
-        Command::Uninstall(args) => install::remove(&client, &args),
-        Command::Upgrade(args) => upgrade::run(&client, &args),
-        Command::EndPods(args) => end_pods::run(&client, &args),
-        Command::Version(args) => version::run(&client, &args),
+        Command::Uninstall(args) => install::remove(client, &args),
+        Command::Upgrade(args) => upgrade::run(client, &args),
+        Command::EndPods(args) => end_pods::run(client, &args),
+        Command::Version(args) => version::run(client, &args),
         Command::Completion { shell } => {
             put(complete::script(shell).as_bytes())?;
             Ok(ExitCode::SUCCESS)
         }
-        Command::Complete { words } => complete::run(client, &words),
+        Command::Complete { words } => complete::run(client.clone(), &words),
         Command::Help { topic } => help::run(&topic),
         Command::Man { page } => {
             put(&help::man_page(&page)?)?;

@@ -10,6 +10,7 @@ use super::chosen::{self, Chosen, chosen, pods_of_workload};
 use super::client::Client;
 use super::error::{CliError, Result};
 use super::put;
+use super::similar::with_hint;
 use crate::api::encode;
 
 pub(super) fn run(client: &Client, args: &RestartArgs) -> Result<ExitCode> {
@@ -22,8 +23,8 @@ pub(super) fn run(client: &Client, args: &RestartArgs) -> Result<ExitCode> {
             Chosen::Pod(name) => match begin(client, args, &name) {
                 Ok(restart) => begun.push((name, restart)),
                 Err(error) => {
-                    eprintln!("{error}");
                     first_error.get_or_insert(error.exit_code());
+                    eprintln!("{}", with_hint(client, error));
                 }
             },
             Chosen::Workload(kind, name) => {

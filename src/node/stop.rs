@@ -70,7 +70,10 @@ impl Node {
                     "{name} of namespace {namespace} is {} by command",
                     if stop { "stopped" } else { "started" }
                 );
-                let changed = self.is_down(target) != stop;
+                let changed = match stop {
+                    true => !self.state.stops.has(target),
+                    false => self.is_down(target),
+                };
                 json!({ "name": name, "changed": changed })
             })
             .collect();

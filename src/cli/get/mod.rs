@@ -13,6 +13,7 @@ use super::args::{GetArgs, Resource};
 use super::client::Client;
 use super::error::{CliError, Result};
 use super::put;
+use super::similar::with_hint;
 use super::target::targets;
 use crate::api::{VolumeRow, encode};
 use crate::spec::WorkloadKind;
@@ -61,8 +62,8 @@ pub(super) fn run(client: &Client, args: &GetArgs) -> Result<ExitCode> {
         put(printer.print(found.items, single)?.as_bytes())?;
     }
     let code = found.errors.first().map(CliError::exit_code);
-    for error in &found.errors {
-        eprintln!("{error}");
+    for error in found.errors {
+        eprintln!("{}", with_hint(client, error));
     }
     Ok(code.map_or(ExitCode::SUCCESS, ExitCode::from))
 }
