@@ -187,6 +187,34 @@ fn the_web_server_answers_over_tls_with_the_secrets_certificate() {
     let output = child.wait_with_output().expect("it ends");
     let answer = String::from_utf8_lossy(&output.stdout);
     assert!(answer.contains("It works, over TLS"), "{output:?}");
+
+    // What the CronJob does at night, now.
+    let folder = agent.root.join("backup");
+    let backup = example("web/backup.yaml").replace("/srv/backup", &folder.display().to_string());
+    agent.write("backup.yaml", &backup);
+    agent.ok(&["wait", "cronjob/backup", "--for=create", "--timeout=60s"]);
+    let shown = agent.ok(&["get", "cronjobs", "--no-headers"]);
+    assert!(shown.contains("30 2 * * *"), "{shown}");
+    let mut job: Value = serde_yaml::from_str(&backup).expect("YAML");
+    let mut job = job["spec"]["jobTemplate"].take();
+    job["apiVersion"] = "batch/v1".into();
+    job["kind"] = "Job".into();
+    job["metadata"] = serde_json::json!({ "name": "now" });
+    agent.write("now.yaml", &job.to_string());
+    agent.ok(&["wait", "job/now", "--for=create", "--timeout=60s"]);
+    agent.ok(&[
+        "wait",
+        "job/now",
+        "--for=condition=Complete",
+        "--timeout=60s",
+    ]);
+    let archives: Vec<_> = fs::read_dir(&folder).expect("made").flatten().collect();
+    let [archive] = &archives[..] else {
+        panic!("{archives:?}");
+    };
+    let listed = Command::new("tar").arg("-tzf").arg(archive.path()).output();
+    let listed = String::from_utf8(listed.expect("tar").stdout).expect("utf-8");
+    assert!(listed.contains("./index.html"), "{listed}");
 }
 
 #[test]
