@@ -198,8 +198,12 @@ fn a_restart_in_place_happens_once_even_if_the_agent_is_killed() {
 fn a_pod_whose_rule_keeps_firing_restarts_in_place_with_back_off() {
     let agent = Agent::start();
     let all = rule("Never", "RestartAllContainers", "In", "88");
-    let main = "cut -d' ' -f1 /proc/uptime >> /s/story; exit 88";
-    let parts = [("main", main, &*all), ("other", "exec sleep 1000", "")];
+    // Its rule fires once the other container runs: one that never ran is not removed.
+    let main = "cut -d' ' -f1 /proc/uptime >> /s/story; until [ -e /s/other ]; do sleep 0.05; done; rm /s/other; exit 88";
+    let parts = [
+        ("main", main, &*all),
+        ("other", "touch /s/other; exec sleep 1000", ""),
+    ];
     agent.write("a.yaml", &staged(&agent, "a", "", &[], &parts));
     let waits = |pod: &Value| {
         let waiting = &status(pod, "main")["state"]["waiting"];
