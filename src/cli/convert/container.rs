@@ -218,8 +218,8 @@ fn resources(work: &Work<'_>, service: &Value, all: &mut Entries) {
         lost.push("devices: name the device by CDI (coracle help devices)".to_owned());
     }
     let replicas = scalar(deploy, "replicas").or_else(|| scalar(service, "scale"));
-    if replicas.is_some_and(|number| number != "1") {
-        lost.push("replicas: make it a Deployment (coracle help workloads)".to_owned());
+    if let Some(other) = replicas.filter(|word| word.parse::<u32>().is_err()) {
+        lost.push(format!("replicas: {other}"));
     }
     for key in [
         "update_config",
@@ -228,7 +228,11 @@ fn resources(work: &Work<'_>, service: &Value, all: &mut Entries) {
         "mode",
         "endpoint_mode",
     ] {
-        if deploy.get(key).is_some_and(|v| *v != text("replicated")) {
+        // On one node `global` is one pod.
+        if deploy
+            .get(key)
+            .is_some_and(|v| *v != text("replicated") && *v != text("global"))
+        {
             lost.push(format!("deploy.{key}"));
         }
     }

@@ -126,6 +126,15 @@ fn what_compose_refuses_is_refused() {
         ),
         ("services:\n  a: {extends: b}", "`b` does not exist"),
         ("services:\n\ta: b", "a tab"),
+        (
+            "services:\n  a: {restart: always}",
+            "`a` has neither `image` nor `build`",
+        ),
+        (
+            "services:\n  a: {image: 'x:${TAG}'}",
+            "image `x:` of `a`: `` is no tag; not set are `$TAG`: set them in the environment, `.env` or --env-file",
+        ),
+        ("include: [gone.yaml]", "`gone.yaml`: not there"),
     ] {
         let error = compose(text).err().unwrap_or_else(|| panic!("{text}"));
         assert!(error.contains(expected), "{text}: {error}");
@@ -287,6 +296,62 @@ fn files_override_each_other_as_in_compose() {
     }
     assert!(
         !text.contains("path: /a\n") && !text.contains("- a\n"),
+        "{text}"
+    );
+}
+
+#[test]
+fn what_is_included_is_read_from_its_folder_and_only_once() {
+    let read = |path: &str| match path {
+        "a/compose.yaml" | "./b/compose.yaml" => {
+            Ok(b"services: {x: {image: x, volumes: ['./d:/d']}}".to_vec())
+        }
+        "round.yaml" => Ok(b"include: [round.yaml]".to_vec()),
+        other => Err(format!("`{other}`: not there")),
+    };
+    let source = Source {
+        read: &read,
+        variable: &|_| None,
+        folder: "/srv/p",
+        profiles: &[],
+    };
+    let made = |text: &str| {
+        let files = vec![("compose.yaml".to_owned(), text.to_owned())];
+        convert(&Given::Files(files), &source, None, None)
+    };
+    let one = made("include: [a/compose.yaml]").unwrap();
+    assert!(
+        whole(&one).contains("path: /srv/p/a/d\n"),
+        "{}",
+        whole(&one)
+    );
+    let moved = made("include: [{path: [a/compose.yaml], project_directory: /opt}]").unwrap();
+    assert!(
+        whole(&moved).contains("path: /opt/d\n"),
+        "{}",
+        whole(&moved)
+    );
+    for (text, expected) in [
+        (
+            "include: [a/compose.yaml, ./b/compose.yaml]",
+            "`x` of `services` is in `./b/compose.yaml`",
+        ),
+        (
+            "include: [round.yaml]",
+            "more than 100 files are included: `round.yaml`",
+        ),
+    ] {
+        let error = made(text).err().unwrap_or_else(|| panic!("{text}"));
+        assert!(error.contains(expected), "{text}: {error}");
+    }
+}
+
+#[test]
+fn the_first_form_of_compose_files_is_read() {
+    let text =
+        yaml("web:\n  image: acme/web:1\n  net: host\n  links: [db]\ndb:\n  image: acme/db:1\n");
+    assert!(
+        text.contains("hostNetwork: true") && text.contains("image: acme/db:1"),
         "{text}"
     );
 }

@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 
 use super::container::container;
+use super::deployment;
 use super::names::services;
 use super::order::Waits;
 use super::plan::Plan;
@@ -55,7 +56,7 @@ pub(super) fn documents(project: &Project, source: &Source<'_>, namespace: Optio
             let at = file
                 .documents
                 .iter()
-                .position(|d| d.get("kind") == Some(&text("Pod")));
+                .position(|d| d.get("kind") == Some(&text("Pod")) || d.get("spec").is_some());
             file.documents.insert(at.unwrap_or(0), made.document);
         }
     }
@@ -81,6 +82,7 @@ fn pod(shared: &Shared<'_>, plan: &Plan<'_>, name: &str, members: &[&str]) -> Va
         set(&mut pod.labels, "app.kubernetes.io/part-of", text(part));
     }
     let mut waits = Waits::default();
+    let replicas = deployment::replicas(plan.services[name]);
     for member in members {
         let service = plan.services[member];
         let work = Work {
@@ -107,6 +109,10 @@ fn pod(shared: &Shared<'_>, plan: &Plan<'_>, name: &str, members: &[&str]) -> Va
         let mut made = container(&work, service, &named, &mut pod);
         if *member != name {
             own_restart(service, plan.services[name], &mut made);
+            if deployment::replicas(service).is_some() {
+                let what = format!("replicas: it is in the pod of `{name}`");
+                pod.spec.push(work.lost_entry(&what));
+            }
         }
         pod.containers.push(made);
         waits.add(&work, plan, members, service);
@@ -116,20 +122,23 @@ fn pod(shared: &Shared<'_>, plan: &Plan<'_>, name: &str, members: &[&str]) -> Va
         service: name,
         pod: object,
     };
-    restart(&work, plan.services[name], &mut pod);
+    match replicas {
+        None => restart(&work, plan.services[name], &mut pod),
+        Some(_) => deployment::suit(&work, policy(plan.services[name]).0, &mut pod),
+    }
     if !waits.items.is_empty() {
         let all = waits.items.join(", ");
         set(&mut pod.annotations, "coracle.dev/after", text(all));
     }
     pod.annotations.extend(waits.lost);
-    assembled(shared, object, pod)
+    assembled(shared, object, pod, replicas)
 }
 
-fn assembled(shared: &Shared<'_>, object: &str, pod: Pod) -> Value {
-    let mut metadata = shared.metadata(object);
-    set(&mut metadata, "labels", Value::Map(pod.labels));
+fn assembled(shared: &Shared<'_>, object: &str, pod: Pod, replicas: Option<u32>) -> Value {
+    let metadata = shared.metadata(object);
+    let mut own = vec![("labels".to_owned(), Value::Map(pod.labels))];
     if !pod.annotations.is_empty() {
-        set(&mut metadata, "annotations", Value::Map(pod.annotations));
+        set(&mut own, "annotations", Value::Map(pod.annotations));
     }
     let mut spec = pod.spec;
     if !pod.security.is_empty() {
@@ -144,10 +153,13 @@ fn assembled(shared: &Shared<'_>, object: &str, pod: Pod) -> Value {
             set(&mut spec, key, Value::List(list));
         }
     }
+    if let Some(replicas) = replicas {
+        return deployment::of(metadata, object, replicas, own, spec);
+    }
     map([
         ("apiVersion", text("v1")),
         ("kind", text("Pod")),
-        ("metadata", Value::Map(metadata)),
+        ("metadata", Value::Map([metadata, own].concat())),
         ("spec", Value::Map(spec)),
     ])
 }

@@ -5,9 +5,11 @@
 //! and writing. What cannot be carried over is a comment at its place and a line on stderr, never left out in silence.
 
 mod container;
+mod deployment;
 mod documents;
 mod env;
 mod health;
+mod include;
 mod interpolate;
 mod mounts;
 mod names;
@@ -277,9 +279,15 @@ pub(super) fn run(args: &ConvertArgs) -> Result<ExitCode> {
         args.namespace.as_deref(),
     );
     let output = converted.map_err(|why| {
-        failed().because(why).hint(
-            "it takes compose files, quadlet units (.container, .pod …) and `docker run` lines (coracle help migrate)",
-        )
+        // It says what to do.
+        let is_told = why.contains("--env-file");
+        let error = failed().because(why);
+        match is_told {
+            true => error,
+            false => error.hint(
+                "it takes compose files, quadlet units (.container, .pod …) and `docker run` lines (coracle help migrate)",
+            ),
+        }
     })?;
     finish(args, &output, failed)
 }

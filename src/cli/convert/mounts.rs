@@ -54,6 +54,17 @@ pub(super) fn mounts(work: &Work<'_>, service: &Value, pod: &mut Pod) -> Vec<Val
             file(work, item, (top, kind), pod, &mut all);
         }
     }
+    if !is_on(service, "privileged") {
+        let what = "propagation: only a privileged container passes mounts on to the node";
+        let passes_on = ("mountPropagation".to_owned(), text("Bidirectional"));
+        for mount in &mut all {
+            if let Value::Map(mount) = mount
+                && let Some(at) = mount.iter().position(|entry| *entry == passes_on)
+            {
+                mount[at] = work.lost_entry(what);
+            }
+        }
+    }
     all
 }
 

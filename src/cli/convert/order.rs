@@ -1,5 +1,6 @@
 //! `depends_on`: what a pod starts after.
 
+use super::deployment::replicas;
 use super::plan::Plan;
 use super::tree::{Entries, is_on, scalar, scalars};
 use super::work::Work;
@@ -72,6 +73,11 @@ impl Waits {
                 continue;
             }
             let head = plan.heads[key];
+            if replicas(plan.services[head]).is_some() {
+                let what = format!("depends_on: {name}: pods of a Deployment have no fixed names");
+                self.lost.push(work.lost_entry(&what));
+                continue;
+            }
             let object = &plan.objects[head];
             let own = match &**object {
                 "device" | "time-sync" => {

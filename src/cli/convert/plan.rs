@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::deployment::replicas;
 use super::order::after;
 use super::project::Project;
 use super::tree::{items, scalar};
@@ -109,6 +110,8 @@ impl<'p> Plan<'p> {
                 && self.heads.get(by) == Some(&by)
                 && items(self.services[name].get("ports")).is_empty()
                 && by != name
+                // It would run once for each of the pods.
+                && replicas(self.services[by]).is_none()
             {
                 self.before.insert(self.key(name).unwrap_or(by), by);
             }

@@ -1,10 +1,11 @@
 //! Compose files as one project: variables replaced, files merged, `extends` followed, profiles chosen.
 
 use super::Source;
+use super::include::{folder, include, rebase};
 use super::interpolate::Variables;
 use super::tree::{Entries, entries, items, map, pairs, scalar, scalars, set, text};
-use crate::spec::parse;
 use crate::spec::value::{MAX_VALUES, Value};
+use crate::spec::{ImageName, parse};
 
 /// What is to be converted, in compose's words; quadlet units and command lines are brought into this form.
 #[derive(Debug, Default)]
@@ -27,6 +28,11 @@ pub(super) struct Project {
     pub(super) manifests: Vec<(String, String)>,
 }
 
+/// What a file may have at its top.
+const TOP: [&str; 8] = [
+    "name", "version", "services", "volumes", "secrets", "configs", "networks", "include",
+];
+
 /// Limit of services that extend each other in a row.
 const MAX_EXTENDS: usize = 16;
 
@@ -44,6 +50,8 @@ pub(super) fn load(files: &[(String, String)], source: &Source<'_>) -> Result<Pr
         let file = read(content, name, &variables)?;
         whole = merged("", whole, file);
     }
+    let mut left_out = Vec::new();
+    include(&mut whole, source, &variables, &mut left_out)?;
     let services = entries(whole.get("services"));
     if services.is_empty() {
         return Err("it has no `services`".to_owned());
@@ -57,6 +65,7 @@ pub(super) fn load(files: &[(String, String)], source: &Source<'_>) -> Result<Pr
         volumes: entries(whole.get("volumes")).to_vec(),
         secrets: entries(whole.get("secrets")).to_vec(),
         configs: entries(whole.get("configs")).to_vec(),
+        left_out,
         ..Project::default()
     };
     let mut left = MAX_VALUES;
@@ -78,15 +87,8 @@ pub(super) fn load(files: &[(String, String)], source: &Source<'_>) -> Result<Pr
         }
     }
     for (key, _) in entries(Some(&whole)) {
-        let known = [
-            "name", "version", "services", "volumes", "secrets", "configs", "networks",
-        ];
-        if !known.contains(&&**key) && !key.starts_with("x-") {
-            let why = match &**key {
-                "include" => ": give the included files beside this one",
-                _ => "",
-            };
-            project.left_out.push(format!("{key}{why}"));
+        if !TOP.contains(&&**key) && !key.starts_with("x-") {
+            project.left_out.push(key.clone());
         }
     }
     let networks = entries(whole.get("networks"));
@@ -102,11 +104,39 @@ pub(super) fn load(files: &[(String, String)], source: &Source<'_>) -> Result<Pr
         let what = "networks: every pod reaches every pod, and the world";
         project.left_out.push(what.to_owned());
     }
+    images(&project.services, &variables)?;
     for missing in variables.missing() {
         let what = format!("${missing}: it is not set, and empty here");
         project.left_out.push(what);
     }
     Ok(project)
+}
+
+/// Checks that each service has an image, and one that can be.
+fn images(services: &Entries, variables: &Variables<'_>) -> Result<(), String> {
+    let mut wrong = Vec::new();
+    for (name, service) in services {
+        match scalar(service, "image") {
+            None if service.get("build").is_some() => {}
+            None => wrong.push(format!("`{name}` has neither `image` nor `build`")),
+            Some(image) => {
+                if let Err(why) = ImageName::parse(&image) {
+                    wrong.push(format!("image `{image}` of `{name}`: {why}"));
+                }
+            }
+        }
+    }
+    if wrong.is_empty() {
+        return Ok(());
+    }
+    let missing = variables.missing();
+    if !missing.is_empty() {
+        let names = missing.join("`, `$");
+        wrong.push(format!(
+            "not set are `${names}`: set them in the environment, `.env` or --env-file"
+        ));
+    }
+    Err(wrong.join("; "))
 }
 
 /// Checks that no list is longer than a person would write it, and counts all values down.
@@ -124,7 +154,8 @@ pub(super) fn bounded(value: &Value, left: &mut usize) -> Result<(), String> {
     inner.try_for_each(|value| bounded(value, left))
 }
 
-fn read(content: &str, name: &str, variables: &Variables<'_>) -> Result<Value, String> {
+/// A file with its variables replaced.
+pub(super) fn read(content: &str, name: &str, variables: &Variables<'_>) -> Result<Value, String> {
     let failed = |problem: crate::spec::error::Problem| {
         let (line, column) = problem.at.unwrap_or((1, 1));
         let hint = problem
@@ -139,7 +170,27 @@ fn read(content: &str, name: &str, variables: &Variables<'_>) -> Result<Value, S
         replaced.map_err(|why| format!("{name}: {why}"))?;
         whole = merged("", whole, document);
     }
-    Ok(whole)
+    Ok(present(whole))
+}
+
+/// A file as compose has it today. The first ones had nothing but services.
+fn present(mut file: Value) -> Value {
+    let Value::Map(all) = &mut file else {
+        return file;
+    };
+    let is_service = |(key, value): &(String, Value)| {
+        matches!(value, Value::Map(_)) && !TOP.contains(&&**key) && !key.starts_with("x-")
+    };
+    if all.is_empty() || !all.iter().all(is_service) {
+        return file;
+    }
+    for (_, service) in all.iter_mut() {
+        if let Value::Map(service) = service {
+            let net = service.iter_mut().filter(|(key, _)| key == "net");
+            net.for_each(|(key, _)| "network_mode".clone_into(key));
+        }
+    }
+    map([("services", file)])
 }
 
 /// A service with what it extends.
@@ -165,7 +216,8 @@ fn extended(
         None => extended(&of, whole, source, variables, depth)?,
         Some(file) => {
             let content = source.text(&file)?;
-            let other = read(&content, &file, variables)?;
+            let mut other = read(&content, &file, variables)?;
+            rebase(&mut other, folder(&file));
             extended(&of, &other, source, variables, depth)?
         }
     };

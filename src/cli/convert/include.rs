@@ -1,0 +1,190 @@
+//! What a compose project has in other files: those that it includes or extends, whose paths begin at their own folder.
+
+use super::Source;
+use super::interpolate::Variables;
+use super::project::{merged, read};
+use super::tree::{entries, items, scalar, scalars};
+use crate::spec::value::Value;
+
+/// Limit of files that a project includes.
+const MAX_FILES: usize = 100;
+
+/// What an included file adds to the project, and whether it may be there already with other contents.
+const TOP: [(&str, bool); 5] = [
+    ("services", false),
+    ("volumes", false),
+    ("secrets", false),
+    ("configs", false),
+    ("networks", true),
+];
+
+/// Adds what a file includes, and what that includes. `lost` gets what is not carried over.
+pub(super) fn include(
+    whole: &mut Value,
+    source: &Source<'_>,
+    variables: &Variables<'_>,
+    lost: &mut Vec<String>,
+) -> Result<(), String> {
+    let mut left = MAX_FILES;
+    files(whole, source, variables, &mut left, lost)
+}
+
+fn files(
+    whole: &mut Value,
+    source: &Source<'_>,
+    variables: &Variables<'_>,
+    left: &mut usize,
+    lost: &mut Vec<String>,
+) -> Result<(), String> {
+    let Some(list) = whole.get("include").cloned() else {
+        return Ok(());
+    };
+    whole.remove("include");
+    for item in items(Some(&list)) {
+        let paths = match item {
+            Value::Map(_) => scalars(item.get("path")),
+            single => scalars(Some(single)),
+        };
+        let mut other = Value::Map(Vec::new());
+        for path in &paths {
+            let too_many = || format!("more than {MAX_FILES} files are included: `{path}`");
+            *left = left.checked_sub(1).ok_or_else(too_many)?;
+            let content = source.text(path)?;
+            other = merged("", other, read(&content, path, variables)?);
+        }
+        let Some(first) = paths.first() else {
+            continue;
+        };
+        let own = scalar(item, "project_directory");
+        rebase(&mut other, own.as_deref().unwrap_or_else(|| folder(first)));
+        files(&mut other, source, variables, left, lost)?;
+        if item.get("env_file").is_some() {
+            lost.push(format!(
+                "include: {first}: give its `env_file` by --env-file"
+            ));
+        }
+        add(whole, &other, first)?;
+    }
+    Ok(())
+}
+
+/// Nothing but networks may be in two files, as in compose.
+fn add(whole: &mut Value, other: &Value, path: &str) -> Result<(), String> {
+    let Value::Map(all) = whole else {
+        return Ok(());
+    };
+    for (top, may_differ) in TOP {
+        let new = entries(other.get(top));
+        if new.is_empty() {
+            continue;
+        }
+        if !all
+            .iter()
+            .any(|(key, value)| key == top && matches!(value, Value::Map(_)))
+        {
+            all.retain(|(key, _)| key != top);
+            all.push((top.to_owned(), Value::Map(Vec::new())));
+        }
+        let Some((_, Value::Map(there))) = all.iter_mut().find(|(key, _)| key == top) else {
+            continue;
+        };
+        for (name, value) in new {
+            match there.iter().find(|(known, _)| known == name) {
+                None => there.push((name.clone(), value.clone())),
+                Some((_, known)) if may_differ || known == value => {}
+                Some(_) => {
+                    return Err(format!(
+                        "`{name}` of `{top}` is in `{path}`, which is included, and elsewhere"
+                    ));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The folder that a path leads into, empty for a bare name.
+pub(super) fn folder(path: &str) -> &str {
+    path.rsplit_once('/').map_or("", |(folder, _)| folder)
+}
+
+/// Has the paths of a file begin at its folder.
+pub(super) fn rebase(file: &mut Value, folder: &str) {
+    let folder = folder.trim_end_matches('/');
+    if folder.is_empty() || folder == "." {
+        return;
+    }
+    let joined = |path: &mut String| {
+        if !path.is_empty() && !path.starts_with(['/', '~']) {
+            let start = match folder.starts_with(['/', '~', '.']) {
+                true => "",
+                false => "./",
+            };
+            *path = format!("{start}{folder}/{}", path.trim_start_matches("./"));
+        }
+    };
+    let joined: &dyn Fn(&mut String) = &joined;
+    each(file, "include", &mut |item| {
+        path(item, joined);
+        each(item, "path", &mut |item| path(item, joined));
+        each(item, "project_directory", &mut |item| path(item, joined));
+    });
+    each(file, "services", &mut |services| {
+        for service in inner(services) {
+            each(service, "env_file", &mut |item| {
+                path(item, joined);
+                each(item, "path", &mut |item| path(item, joined));
+            });
+            each(service, "extends", &mut |base| {
+                each(base, "file", &mut |item| path(item, joined));
+            });
+            each(service, "volumes", &mut |volume| mount(volume, joined));
+        }
+    });
+    for top in ["secrets", "configs"] {
+        each(file, top, &mut |all| {
+            for object in inner(all) {
+                each(object, "file", &mut |item| path(item, joined));
+            }
+        });
+    }
+}
+
+/// A mount: only a path of the node has to begin like one.
+fn mount(volume: &mut Value, joined: &dyn Fn(&mut String)) {
+    match volume {
+        Value::String(short) if short.starts_with('.') => joined(short),
+        Value::Map(_) if scalar(volume, "type").as_deref() == Some("bind") => {
+            each(volume, "source", &mut |item| path(item, joined));
+        }
+        _ => {}
+    }
+}
+
+fn path(value: &mut Value, joined: &dyn Fn(&mut String)) {
+    if let Value::String(path) = value {
+        joined(path);
+    }
+}
+
+/// Does something with the value of a key, or with each item if it is a list.
+fn each(value: &mut Value, key: &str, act: &mut dyn FnMut(&mut Value)) {
+    let Value::Map(entries) = value else {
+        return;
+    };
+    for (_, value) in entries.iter_mut().filter(|(k, _)| k == key) {
+        match value {
+            Value::List(items) => items.iter_mut().for_each(&mut *act),
+            single => act(single),
+        }
+    }
+}
+
+/// The values of a mapping.
+fn inner(value: &mut Value) -> impl Iterator<Item = &mut Value> {
+    let entries = match value {
+        Value::Map(entries) => &mut entries[..],
+        _ => &mut [],
+    };
+    entries.iter_mut().map(|(_, value)| value)
+}
