@@ -520,9 +520,11 @@ impl<'r> Document<'r> {
 
     fn configuration(&mut self, kind: ObjectKind, value: &mut Value, path: &Path<'_>) {
         bare(value);
+        self.report.begin(path);
         if let Some(object) = configuration::object(kind, value, self.opened, path, self.report) {
             self.objects.push((None, object));
         }
+        self.warnings.append(&mut self.report.take_warnings());
     }
 
     fn service(&mut self, value: &mut Value, path: &Path<'_>) {

@@ -35,7 +35,12 @@ type Group = (&'static [&'static str], &'static str, &'static str);
 
 const GROUPS: &[Group] = &[
     (
-        &["StorageClass", "CSIDriver", "VolumeSnapshot"],
+        &[
+            "StorageClass",
+            "CSIDriver",
+            "VolumeSnapshot",
+            "VolumeSnapshotClass",
+        ],
         "a claim is a directory of this node, whatever its class",
         "remove it: a PersistentVolumeClaim is enough",
     ),
@@ -175,13 +180,17 @@ pub(super) fn refuse(kind: &str, version: &str, path: &Path<'_>, report: &Report
     let others = GROUPS.iter().flat_map(|group| group.0);
     let all: Vec<&str> = READ.iter().chain(others).copied().collect();
     match suggest::nearest(kind, &all) {
-        _ if is_custom(version) => {
-            let message = format!("{kind} is not supported: {version} has no controller here");
-            report.skip(&at, message, "remove it".to_owned());
-        }
+        _ if is_custom(version) => passed_over(kind, version, &at, report),
         Some(near) => report.error_hint(&at, message, format!("did you mean `{near}`?")),
+        // Of a group that Kubernetes has, but nothing that a pod runs by.
+        None if version.contains('.') => passed_over(kind, version, &at, report),
         None => report.error(&at, message),
     }
+}
+
+fn passed_over(kind: &str, version: &str, at: &Path<'_>, report: &Report) {
+    let message = format!("{kind} is not supported: {version} has no controller here");
+    report.skip(at, message, "remove it".to_owned());
 }
 
 /// Reports a document without `kind`, with a guess of what it is.

@@ -143,7 +143,10 @@ fn runtime_class(spec: &PodSpec, path: &Path<'_>, report: &Report) {
         warn(&[plain], path, report);
     } else {
         let detail = format_args!("runtime class {name:?} is not there: there is only one runtime");
-        let instead = "remove it if ordinary containers will do";
+        let instead = match name.starts_with("nvidia") {
+            true => "remove it, and name the GPU in an annotation (`coracle help devices`)",
+            false => "remove it if ordinary containers will do",
+        };
         report.refuse(&path.field("runtimeClassName"), detail, instead);
     }
 }

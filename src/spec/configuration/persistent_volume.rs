@@ -22,6 +22,9 @@ const OTHERS: [&str; 9] = [
     "volumeMode",
 ];
 
+/// The only policy that is put in force.
+const RETAIN: &str = "Retain";
+
 /// Checks a decoded volume.
 pub(super) fn of(mut written: PersistentVolume, path: &Path<'_>, report: &Report) -> Object {
     if written.metadata.namespace.is_some() {
@@ -38,8 +41,10 @@ pub(super) fn of(mut written: PersistentVolume, path: &Path<'_>, report: &Report
         Some(spec) => {
             spec.volume_mode.get_or_insert("Filesystem".to_owned());
             let policy = &mut spec.persistent_volume_reclaim_policy;
-            policy.get_or_insert("Retain".to_owned());
+            policy.get_or_insert(RETAIN.to_owned());
             self::spec(spec, &at, report);
+            // What clients are shown is what happens.
+            spec.persistent_volume_reclaim_policy = Some(RETAIN.to_owned());
         }
     }
     Object::Volume(Box::new(written))
@@ -54,18 +59,15 @@ fn spec(spec: &PersistentVolumeSpec, path: &Path<'_>, report: &Report) {
         None => report.required(&capacity.field("storage")),
         Some(storage) => drop(amount(storage, &capacity.field("storage"), report)),
     }
+    let at = path.field("persistentVolumeReclaimPolicy");
     match spec.persistent_volume_reclaim_policy.as_deref() {
-        Some("Retain") | None => {}
-        Some("Delete" | "Recycle") => report.refuse(
-            &path.field("persistentVolumeReclaimPolicy"),
-            "nothing removes the data of a volume by itself",
-            "write `Retain`",
+        Some(RETAIN) | None => {}
+        // In a cluster the data of `local` volumes stays, too.
+        Some("Delete" | "Recycle") => report.warn(
+            &at,
+            "accepted, but nothing removes the data of a volume by itself: `Retain` applies",
         ),
-        Some(other) => report.unsupported(
-            &path.field("persistentVolumeReclaimPolicy"),
-            other,
-            &["Retain"],
-        ),
+        Some(other) => report.unsupported(&at, other, &[RETAIN, "Delete", "Recycle"]),
     }
     if spec
         .mount_options

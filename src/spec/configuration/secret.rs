@@ -17,6 +17,9 @@ use crate::types::Gather;
 /// Advice about a value that is no base64.
 const PLAIN: &str = "encode it by `base64 -w0`, or write plain text into `stringData`";
 
+/// The type of Secrets that a cluster puts a token into. Pods run without, like without RBAC.
+const TOKEN: &str = "kubernetes.io/service-account-token";
+
 /// A Secret. Its values are in no text that is made for people.
 #[derive(Clone, PartialEq)]
 pub struct Secret(pub(super) core::Secret);
@@ -62,6 +65,12 @@ pub(super) fn of(
     path: &Path<'_>,
     report: &Report,
 ) -> Option<Secret> {
+    if matches!(value.get("type"), Some(Value::String(kind)) if kind == TOKEN) {
+        let what = "Forbidden: tokens of service accounts are not made here: there is no API server to log in to";
+        let instead = "remove it, or give the token itself in a Secret of type `Opaque`";
+        report.skip(&path.field("type"), what, instead.to_owned());
+        return None;
+    }
     let sealed = encrypted::take(value, path, report);
     // Before the decoder reads them: its messages repeat what is wrong.
     let mut texts = strings(value, "stringData", path, report);
@@ -144,11 +153,6 @@ fn by_type(kind: &str, data: &BTreeMap<String, ByteString>, path: &Path<'_>, rep
             required("tls.crt");
             required("tls.key");
         }
-        "kubernetes.io/service-account-token" => report.refuse(
-            &path.field("type"),
-            "tokens of service accounts are not made here: there is no API server to log in to",
-            "remove it, or give the token itself in a Secret of type `Opaque`",
-        ),
         _ => {}
     }
 }
