@@ -95,33 +95,21 @@ pub(crate) fn choose_container(pod: &Pod, wanted: Option<&str>) -> Result<String
         .map(|c| c.name)
         .collect();
     let mut all = regular.iter().chain(&init).chain(&added);
-    match wanted.filter(|w| !w.is_empty()) {
-        Some(wanted) if all.any(|c| c == wanted) => Ok(wanted.to_owned()),
-        Some(wanted) => Err(ApiError::not_found_text(format!(
-            "container \"{wanted}\" not found in pod \"{name}\""
+    let mut choice = format!("choose one of: [{}]", regular.join(" "));
+    for (kind, names) in [("init", &init), ("ephemeral", &added)] {
+        if !names.is_empty() {
+            choice += &format!(" or one of the {kind} containers: [{}]", names.join(" "));
+        }
+    }
+    match (wanted.filter(|w| !w.is_empty()), &regular[..]) {
+        (Some(wanted), _) if all.any(|c| c == wanted) => Ok(wanted.to_owned()),
+        (Some(wanted), _) => Err(ApiError::not_found_text(format!(
+            "container \"{wanted}\" not found in pod \"{name}\", {choice}"
         ))),
-        None => match &regular[..] {
-            [only] => Ok(only.clone()),
-            _ => {
-                let mut message = format!(
-                    "a container name must be specified for pod {name}, choose one of: [{}]",
-                    regular.join(" ")
-                );
-                if !init.is_empty() {
-                    message.push_str(&format!(
-                        " or one of the init containers: [{}]",
-                        init.join(" ")
-                    ));
-                }
-                if !added.is_empty() {
-                    message.push_str(&format!(
-                        " or one of the ephemeral containers: [{}]",
-                        added.join(" ")
-                    ));
-                }
-                Err(ApiError::bad_request(message))
-            }
-        },
+        (None, [only]) => Ok(only.clone()),
+        (None, _) => Err(ApiError::bad_request(format!(
+            "a container name must be specified for pod {name}, {choice}"
+        ))),
     }
 }
 

@@ -433,7 +433,7 @@ fn logs_come_from_the_containers_files() {
     );
     let error = server.refusal("GET", &format!("{path}?container=x"));
     assert!(
-        error.contains("container \"x\" not found in pod \"web\""),
+        error.contains("container \"x\" not found in pod \"web\", choose one of: [c]"),
         "{error}"
     );
 }

@@ -13,7 +13,7 @@ use crate::api::PlannedFile;
 use crate::plan::edit::{Changes, Edit};
 use crate::plan::preview::{Held, Preview};
 use crate::spec::encrypted::{self, Opened, Sealed};
-use crate::spec::{ObjectKey, ObjectKind, Pins, PodKey, PodSpec};
+use crate::spec::{ObjectKey, ObjectKind, Pins, PodKey, PodSpec, WorkloadKind};
 use crate::types::Gather;
 
 impl Node {
@@ -88,8 +88,20 @@ impl Node {
         (old, new): (Option<&Loaded>, Option<&Loaded>),
         then: &InEffect,
     ) -> Vec<Value> {
+        let mut changes = Vec::new();
+        for kind in WorkloadKind::ALL {
+            let of = |file: &Loaded| workloads(file, kind);
+            let all =
+                |files: &InEffect| -> Vec<Plain> { files.files.values().flat_map(of).collect() };
+            let here = (
+                old.map(of).unwrap_or_default(),
+                new.map(of).unwrap_or_default(),
+            );
+            let all = (all(&self.manifests), all(then));
+            compare(kind.as_str(), here, all, &mut changes);
+        }
         let pods = new.into_iter().flat_map(|new| &new.pods);
-        let mut changes: Vec<Value> = pods.map(|pod| self.pod(pod)).collect();
+        changes.extend(pods.map(|pod| self.pod(pod)));
         let stays = keys(then.files.values());
         let here = keys(old.into_iter());
         for key in here.difference(&stays) {
@@ -234,6 +246,17 @@ fn classes(file: &Loaded) -> Vec<Plain> {
     classes
         .map(|class| plain(class, |class| &mut class.metadata))
         .collect()
+}
+
+/// The documents of a kind that stand for pods.
+fn workloads(file: &Loaded, kind: WorkloadKind) -> Vec<Plain> {
+    let all = file.workloads.iter().filter(|all| all.key.kind == kind);
+    let plain = all.map(|workload| {
+        let manifest = serde_json::from_str(&workload.manifest).unwrap_or_default();
+        let key = &workload.key;
+        (key.namespace.clone(), key.name.clone(), manifest)
+    });
+    plain.collect()
 }
 
 /// The configuration documents of a kind. Their content is compared and never shown.
