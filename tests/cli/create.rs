@@ -181,6 +181,15 @@ fn wrong_command_lines_are_answered() {
         ),
         ("create secret generik db", "did you mean `generic`?"),
         ("create deployment web", "--image is needed"),
+        ("create job x --from pod/y", "write it as `cronjob/NAME`"),
+        (
+            "create job x --from cronjob/y --image z",
+            "--image does not go with --from",
+        ),
+        (
+            "create pod x --from cronjob/y",
+            "--from means nothing for a pod",
+        ),
         (
             "create deployment web --image x --schedule @daily",
             "it takes --image",

@@ -481,6 +481,11 @@ fn a_cron_job_runs_what_it_has_missed_once() {
          [{{name: out, mountPath: /out}}]\n",
         agent.root.display()
     );
+    let path = agent.root.join("tick-planned.yaml");
+    std::fs::write(&path, &cron).expect("written");
+    let planned = agent.cli(&["plan", path.to_str().expect("utf-8")]);
+    assert_eq!(planned.status.code(), Some(1), "{planned:?}");
+    assert_eq!(planned.stdout, b"cronjob default/tick: created\n");
     agent.write("tick.yaml", &cron);
     let table = "/apis/batch/v1/namespaces/default/cronjobs?watch=true";
     let shown = |wanted: &dyn Fn(&Value) -> bool| {
@@ -548,4 +553,14 @@ fn a_cron_job_runs_what_it_has_missed_once() {
         "--for=delete",
         "--timeout=1m",
     ]);
+
+    // One by hand.
+    agent.ok(&["create", "job", "by-hand", "--from=cronjob/other", "--save"]);
+    agent.ok(&[
+        "wait",
+        "job/by-hand",
+        "--for=condition=complete",
+        "--timeout=60s",
+    ]);
+    assert_eq!(agent.ok(&["logs", "job/by-hand"]), "tock\n");
 }

@@ -55,6 +55,9 @@ pub struct CreateArgs {
     /// When a cronjob runs, e.g. "30 2 * * *"
     #[arg(long, help_heading = PODS)]
     pub schedule: Option<String>,
+    /// CronJob that a job is like, e.g. cronjob/backup
+    #[arg(long, value_name = "CRONJOB", help_heading = PODS)]
+    pub from: Option<String>,
     /// A key with its value
     #[arg(long, value_name = "KEY=VALUE", help_heading = CONTENT)]
     pub from_literal: Vec<String>,

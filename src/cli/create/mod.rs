@@ -31,6 +31,14 @@ struct Kind {
 
 const POD: &[&str] = &["--image", "--port", "--env", "--restart", "-- COMMAND"];
 const SET: &[&str] = &["--image", "--port", "--env", "--replicas", "-- COMMAND"];
+const JOB: &[&str] = &[
+    "--image",
+    "--port",
+    "--env",
+    "--restart",
+    "--from",
+    "-- COMMAND",
+];
 const ONE_EACH: &[&str] = &["--image", "--port", "--env", "-- COMMAND"];
 const CRON: &[&str] = &["--image", "--env", "--restart", "--schedule", "-- COMMAND"];
 const DATA: &[&str] = &["--from-literal", "--from-file", "--from-env-file"];
@@ -59,7 +67,7 @@ const KINDS: &[Kind] = &[
     kind(&["deployment", "deploy"], "", SET, workload::deployment),
     kind(&["statefulset", "sts"], "", SET, workload::stateful_set),
     kind(&["daemonset", "ds"], "", ONE_EACH, workload::daemon_set),
-    kind(&["job"], "", POD, workload::job),
+    kind(&["job"], "", JOB, workload::job),
     kind(&["cronjob", "cj"], "", CRON, workload::cron_job),
     kind(&["configmap", "cm"], "", DATA, content::config_map),
     kind(SECRET, "generic", GENERIC, content::generic),
@@ -103,7 +111,7 @@ const KINDS: &[Kind] = &[
 pub(super) fn run(client: &Client, args: &CreateArgs) -> Result<ExitCode> {
     let (kind, name) = meant(&args.what)?;
     check_flags(kind, args)?;
-    let manifest = manifest(kind, name, args)?;
+    let manifest = manifest(client, kind, name, args)?;
     let text = yaml(&manifest)?;
     check(name, &text)?;
     match args.output {
@@ -196,6 +204,7 @@ fn check_flags(kind: &Kind, args: &CreateArgs) -> Result<()> {
         ("--replicas", args.replicas.is_some()),
         ("--restart", args.restart.is_some()),
         ("--schedule", args.schedule.is_some()),
+        ("--from", args.from.is_some()),
         ("--from-literal", !args.from_literal.is_empty()),
         ("--from-file", !args.from_file.is_empty()),
         ("--from-env-file", !args.from_env_file.is_empty()),
@@ -216,6 +225,16 @@ fn check_flags(kind: &Kind, args: &CreateArgs) -> Result<()> {
         ("--global-default", args.global_default),
     ];
     let mut given = given.iter().filter(|(_, given)| *given);
+    if let (Some(from), Some((flag, _))) = (
+        &args.from,
+        given.clone().find(|(flag, _)| *flag != "--from"),
+    ) {
+        return Err(
+            CliError::usage(format!("{flag} does not go with --from")).hint(format!(
+                "the Job is as `{from}` has it; -o yaml prints it, to be changed"
+            )),
+        );
+    }
     let Some((flag, _)) = given.find(|(flag, _)| !kind.flags.contains(flag)) else {
         return Ok(());
     };
@@ -238,8 +257,11 @@ fn pair<'a>(text: &'a str, flag: &str) -> Result<(&'a str, &'a str)> {
     pair.ok_or_else(|| CliError::usage(format!("{flag}: `{text}` is not like KEY=VALUE")))
 }
 
-fn manifest(kind: &Kind, name: &str, args: &CreateArgs) -> Result<Value> {
-    let mut manifest = (kind.make)(args, name)?;
+fn manifest(client: &Client, kind: &Kind, name: &str, args: &CreateArgs) -> Result<Value> {
+    let mut manifest = match &args.from {
+        Some(from) => workload::job_from(client, args, from)?,
+        None => (kind.make)(args, name)?,
+    };
     manifest["metadata"]["name"] = name.into();
     let namespace = &args.namespace.namespace;
     if namespace != "default" {

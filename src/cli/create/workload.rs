@@ -3,8 +3,11 @@
 use serde_json::{Value, json};
 
 use super::super::args::CreateArgs;
+use super::super::client::Client;
 use super::super::error::{CliError, Result};
+use super::super::target::{owner, workload_path};
 use super::{document, needed, pair};
+use crate::spec::WorkloadKind;
 
 pub(super) fn pod(args: &CreateArgs, name: &str) -> Result<Value> {
     let mut spec = pod_spec(args)?;
@@ -45,6 +48,29 @@ pub(super) fn cron_job(args: &CreateArgs, _: &str) -> Result<Value> {
         "jobTemplate": { "spec": job_spec(args, "OnFailure")? },
     });
     Ok(document("batch/v1", "CronJob", json!({ "spec": spec })))
+}
+
+/// A Job as a CronJob makes it at its times.
+pub(super) fn job_from(client: &Client, args: &CreateArgs, from: &str) -> Result<Value> {
+    let Some((kind @ WorkloadKind::CronJob, name)) = owner(from) else {
+        let error = CliError::usage(format!("--from: `{from}` is no CronJob"));
+        return Err(error.hint("write it as `cronjob/NAME`"));
+    };
+    let cron = client.get(&workload_path(kind, &args.namespace.namespace, name))?;
+    let template = &cron["spec"]["jobTemplate"];
+    // As kubectl marks it.
+    let mut metadata = json!({ "annotations": { "cronjob.kubernetes.io/instantiate": "manual" } });
+    for field in ["labels", "annotations"] {
+        for (key, value) in template["metadata"][field]
+            .as_object()
+            .into_iter()
+            .flatten()
+        {
+            metadata[field][key] = value.clone();
+        }
+    }
+    let rest = json!({ "metadata": metadata, "spec": template["spec"] });
+    Ok(document("batch/v1", "Job", rest))
 }
 
 fn job_spec(args: &CreateArgs, policy: &str) -> Result<Value> {
