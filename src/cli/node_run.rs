@@ -4,10 +4,13 @@ use std::process::ExitCode;
 
 use super::args::{RunArgs, flags};
 use super::error::{CliError, Result};
+use super::upgrade;
 use crate::config::Files;
+use crate::layout::Layout;
 use crate::node::{self, StartError};
 
 pub(super) fn run(args: RunArgs) -> Result<ExitCode> {
+    upgrade::undo_if_cut_off(args.root.as_deref().unwrap_or(&Layout::default().root));
     let files = Files::new(args.config.clone(), args.config_dir.clone());
     let flags = flags::given(args)?;
     node::run(files, flags).map_err(|error| {

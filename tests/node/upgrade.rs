@@ -20,9 +20,13 @@ impl Node {
         self.agent.root.join("bin/coracle")
     }
 
+    fn state(&self) -> PathBuf {
+        self.agent.root.join("root/upgrade")
+    }
+
     /// Runs `coracle upgrade` of the installed program.
     fn upgrade(&self, args: &[&str]) -> Output {
-        let state = self.agent.root.join("upgrade");
+        let state = self.state();
         Command::new(self.program())
             .env("CORACLE_SOCKET", self.agent.socket())
             .args(["upgrade", "--within", "8s", "--state"])
@@ -242,7 +246,7 @@ fn an_upgrade_that_was_cut_off_goes_on_and_can_be_ended_by_hand() {
         let old = fs::read(node.program()).expect("the program");
         let file = node.file("newer", &newer());
         // Long enough to be interrupted.
-        let state = node.agent.root.join("upgrade");
+        let state = node.state();
         let mut command = Command::new(node.program());
         command.env("CORACLE_SOCKET", node.agent.socket());
         command
@@ -269,5 +273,30 @@ fn an_upgrade_that_was_cut_off_goes_on_and_can_be_ended_by_hand() {
             said(&back)
         );
         assert!(fs::read(node.program()).expect("the program") == old);
+    });
+}
+
+#[test]
+fn an_agent_removes_what_was_cut_off_before_the_trial() {
+    on_a_node(|node| {
+        let made = |name: &str| node.agent.root.join("bin").join(name);
+        fs::create_dir_all(node.state()).expect("temp dir");
+        let note = serde_json::to_string(&node.program()).expect("a path");
+        fs::write(node.state().join("begun.json"), note).expect("temp dir");
+        for (name, content) in [
+            ("coracle.new", "new"),
+            ("coracle.older", "the one before"),
+            ("coracle.former", "this one"),
+        ] {
+            fs::write(made(name), content).expect("temp dir");
+        }
+        // Only the next agent makes it again.
+        fs::remove_file(node.agent.socket()).expect("a socket");
+        node.agent.signal(nix::sys::signal::Signal::SIGKILL);
+        node.agent.wait_answer();
+        let former = fs::read_to_string(made("coracle.former")).expect("a program");
+        assert_eq!(former, "the one before");
+        let beside = fs::read_dir(node.agent.root.join("bin")).expect("a folder");
+        assert_eq!(beside.count(), 2, "nothing else is left beside the program");
     });
 }

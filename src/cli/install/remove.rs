@@ -9,7 +9,7 @@ use super::super::args::UninstallArgs;
 use super::super::client::Client;
 use super::super::error::{CliError, Result};
 use super::super::put;
-use super::super::upgrade::{WATCHER, beside};
+use super::super::upgrade::{WATCHER, beside, leftovers};
 use super::{
     CONFIG_PATH, PODS, SERVICE, SYSTEM_FILES, UNITS, man_pages, not_of_a_package, program,
     systemctl, systemd_runs, take_away,
@@ -77,7 +77,12 @@ pub(in crate::cli) fn run(client: &Client, args: &UninstallArgs) -> Result<ExitC
         put(kept.replace("(with etc", "(with /etc").as_bytes())?;
     }
     // What upgrades leave beside it.
-    for ending in [".new", ".former", ""] {
+    for path in leftovers(&program) {
+        file::remove_file(&path).map_err(|e| {
+            CliError::new(format!("could not remove `{}`", path.display())).because(e)
+        })?;
+    }
+    for ending in [".former", ""] {
         take_away(&beside(&program, ending))?;
     }
     Ok(ExitCode::SUCCESS)

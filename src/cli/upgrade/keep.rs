@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use crate::layout::Layout;
 use crate::sys::file::{self, Durability};
 
-/// Written last: the copies are complete.
+/// Written last: the copies are complete. It has the id of the boot that they were made in.
 const COMPLETE: &str = "complete";
 
 /// Whether everything was set aside.
@@ -16,10 +16,18 @@ pub(super) fn is_there(kept: &Path) -> bool {
     kept.join(COMPLETE).exists()
 }
 
-/// Copies the records to `kept`.
-pub(super) fn aside(layout: &Layout, kept: &Path) -> io::Result<()> {
-    if is_there(kept) {
+/// Whether everything was set aside in this boot.
+fn is_of(kept: &Path, boot: &str) -> bool {
+    file::read_record(kept.join(COMPLETE)).is_ok_and(|id| id == boot.as_bytes())
+}
+
+/// Copies the records to `kept`, before the newer program is in place. Copies of an earlier boot have what has gone since.
+pub(super) fn aside(layout: &Layout, kept: &Path, boot: &str) -> io::Result<()> {
+    if is_of(kept, boot) {
         return Ok(());
+    }
+    if kept.exists() {
+        fs::remove_dir_all(kept)?;
     }
     for (name, from) in places(layout) {
         for record in records(from)? {
@@ -32,7 +40,7 @@ pub(super) fn aside(layout: &Layout, kept: &Path) -> io::Result<()> {
             put(&kept.join(name).join(&record), &bytes)?;
         }
     }
-    put(&kept.join(COMPLETE), b"")
+    put(&kept.join(COMPLETE), boot.as_bytes())
 }
 
 /// Whether the records are marked with a format that an agent of this one refuses.
@@ -46,11 +54,12 @@ pub(super) fn is_newer(layout: &Layout, format: u32) -> bool {
 
 /// Brings the records back. What only the newer agent has made is left alone, but for its mark. The marks come last: an
 /// init may start the former agent at any time, which refuses to start until all that it reads is its own.
-pub(super) fn back(layout: &Layout, kept: &Path, same_boot: bool) -> io::Result<()> {
+pub(super) fn back(layout: &Layout, kept: &Path, boot: &str) -> io::Result<()> {
     if !is_there(kept) {
         return Ok(());
     }
-    // What was on tmpfs has gone with its boot.
+    // What was on tmpfs has gone with its boot, also if the trial has gone on in another one since.
+    let same_boot = is_of(kept, boot);
     let places = places(layout)
         .into_iter()
         .filter(|(name, _)| *name != "run" || same_boot);
@@ -156,7 +165,10 @@ mod tests {
         ] {
             put(&dir.join(file), text.as_bytes()).unwrap();
         }
-        aside(&layout, &kept).unwrap();
+        // What a power cut in an earlier boot has left.
+        put(&kept.join("root/gone.json"), b"of another boot").unwrap();
+        put(&kept.join(COMPLETE), b"another boot").unwrap();
+        aside(&layout, &kept, "boot").unwrap();
         for (file, text) in [
             ("root/cordon.json", "new"),
             ("root/format.json", "new"),
@@ -168,19 +180,19 @@ mod tests {
             put(&dir.join(file), text.as_bytes()).unwrap();
         }
         fs::remove_dir_all(dir.join("run/pods/u2")).unwrap();
-        // A second try, after a power cut, keeps what is there.
-        aside(&layout, &kept).unwrap();
+        // A second try keeps what is there.
+        aside(&layout, &kept, "boot").unwrap();
         assert!(!is_newer(&layout, 1), "a mark that cannot be read");
         put(&dir.join("run/format.json"), br#"{"format":2}"#).unwrap();
         assert!(is_newer(&layout, 1) && !is_newer(&layout, 2));
         let exits = dir.join("root/pods/u1/exits.json");
         fs::remove_file(&exits).unwrap();
         fs::create_dir(&exits).unwrap();
-        assert!(back(&layout, &kept, true).is_err());
+        assert!(back(&layout, &kept, "boot").is_err());
         assert!(is_newer(&layout, 1), "until everything is back");
         fs::remove_dir(&exits).unwrap();
-        back(&layout, &kept, true).unwrap();
-        assert!(!is_newer(&layout, 1));
+        back(&layout, &kept, "boot").unwrap();
+        assert!(!is_newer(&layout, 1) && !dir.join("root/gone.json").exists());
         for (file, wanted) in [
             ("root/cordon.json", "old"),
             ("root/pods/u1/exits.json", "old"),
@@ -196,7 +208,7 @@ mod tests {
         }
         assert!(!dir.join("root/format.json").exists() && !dir.join("run/pods/u2").exists());
         put(&dir.join("run/pods/u1/checkpoint.json"), b"next boot").unwrap();
-        back(&layout, &kept, false).unwrap();
+        back(&layout, &kept, "next boot").unwrap();
         let now = fs::read_to_string(dir.join("run/pods/u1/checkpoint.json")).unwrap();
         assert_eq!(now, "next boot");
         fs::remove_dir_all(dir).unwrap();

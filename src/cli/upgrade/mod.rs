@@ -25,8 +25,8 @@ use crate::sys::file::{self, Durability};
 use crate::sys::{boot_id, clock};
 use crate::types::duration_ms;
 pub(super) use host::WATCHER;
-pub(super) use record::beside;
 use record::{Ended, Phase, Program, Record, State};
+pub(super) use record::{beside, leftovers};
 
 /// The folder of the keys that may sign a program.
 const KEYS: &str = "/etc/coracle/upgrade-keys";
@@ -90,9 +90,12 @@ fn begin(
     args: &UpgradeArgs,
     within_ms: u64,
 ) -> Result<Option<Record>> {
-    let Some(lock) = state.lock()? else {
-        return Err(CliError::new("another `coracle upgrade` is at work"));
-    };
+    let at_work = || CliError::new("another `coracle upgrade` is at work");
+    let lock = state.lock()?.ok_or_else(at_work)?;
+    if state.record()?.is_some() {
+        return Err(at_work());
+    }
+    state.undo()?;
     let (program, list, agent) = present(client)?;
     let own = record::content(&program)?;
     let bytes = match &args.file {
@@ -116,11 +119,53 @@ fn begin(
     }
     check::runs_here(&bytes, &own)
         .map_err(|why| CliError::new("the file is no coracle that runs here").because(why))?;
-    let new = place(&program, &bytes)?;
+    state.begin(&program)?;
+    let placed = place(&program, &bytes).and_then(|new| {
+        let present = (program.as_path(), digest, agent);
+        let record = record_of(client, present, new, &list, within_ms)?;
+        let former = record::former_of(&program);
+        let kept = match former.exists() {
+            true => record::same_file(&former, &record::older_of(&program)),
+            false => Ok(()),
+        };
+        kept.and_then(|()| record::same_file(&program, &former))
+            .map_err(|e| record::failed("keep", &program, &e))?;
+        state.forget_trial()?;
+        state.save(&record)?;
+        Ok(record)
+    });
+    let record = match placed {
+        Ok(record) => record,
+        Err(error) => {
+            let _ = state.undo();
+            return Err(error);
+        }
+    };
+    state.has_begun(&program);
+    drop(lock);
+    host::start_watcher(&state.0, &record.program)?;
+    let say = format!(
+        "trying     version {} in place of {}, with {} pods that have to stay as they are\n",
+        record.new.version,
+        record.former.version,
+        record.expected.len()
+    );
+    put(say.as_bytes())?;
+    Ok(Some(record))
+}
+
+/// The record of a trial that is about to begin, in place of the program with this digest and its agent.
+fn record_of(
+    client: &Client,
+    (program, digest, agent): (&Path, String, i32),
+    new: Program,
+    list: &serde_json::Value,
+    within_ms: u64,
+) -> Result<Record> {
     let found = directories::find(client, (None, None, None));
     let now_us = clock::wall_us();
     let steady_us = i64::try_from(within_ms.max(600_000) * 1000).unwrap_or(i64::MAX);
-    let record = Record {
+    Ok(Record {
         format: Record::format(),
         phase: Phase::Install,
         socket: found.layout.api_socket(),
@@ -141,27 +186,10 @@ fn begin(
         old_pid: agent,
         starts: 0,
         last_start: 0,
-        expected: host::expected(&list, steady_us, now_us),
+        expected: host::expected(list, steady_us, now_us),
         why: String::new(),
-        program,
-    };
-    record::same_file(&record.program, &record::former_of(&record.program))
-        .map_err(|e| record::failed("keep", &record.program, &e))?;
-    for old in [state.go_back(), state.progress()] {
-        let _ = file::remove_file(&old);
-    }
-    let _ = fs::remove_dir_all(state.kept());
-    state.save(&record)?;
-    drop(lock);
-    host::start_watcher(&state.0, &record.program)?;
-    let say = format!(
-        "trying     version {} in place of {}, with {} pods that have to stay as they are\n",
-        record.new.version,
-        record.former.version,
-        record.expected.len()
-    );
-    put(say.as_bytes())?;
-    Ok(Some(record))
+        program: program.to_owned(),
+    })
 }
 
 /// The installed program, which is this one and the agent's; the agent's pods; the agent.
@@ -208,13 +236,7 @@ fn stops_pods(client: &Client) -> Result<bool> {
 /// Writes the new program beside the present one, and asks it for its version.
 fn place(program: &Path, bytes: &[u8]) -> Result<Program> {
     let path = record::new_of(program);
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let clean = || {
-        let _ = file::remove_file(&path);
-        let _ = file::remove_file(&path.with_file_name(format!(".{name}.tmp")));
-    };
     record::put_program(&path, bytes).map_err(|error| {
-        clean();
         let failed = record::failed("write", &path, &error);
         match error.kind() {
             io::ErrorKind::ReadOnlyFilesystem => failed.hint(
@@ -224,19 +246,22 @@ fn place(program: &Path, bytes: &[u8]) -> Result<Program> {
             _ => failed,
         }
     })?;
-    let checked = check::version(&path, bytes).and_then(|new| {
-        match new.state_format < STATE_FORMAT {
+    let new = check::version(&path, bytes)?;
+    match new.state_format < STATE_FORMAT {
         true => Err(CliError::new(format!("version {} is refused", new.version)).because(format!(
             "it knows the state of the node up to format {}, this one is of format {STATE_FORMAT}",
             new.state_format
         ))),
         false => Ok(new),
     }
-    });
-    if checked.is_err() {
-        clean();
+}
+
+/// Undoes what an upgrade had begun when the power failed. For an agent that starts; `root`: the directory of its state.
+pub(super) fn undo_if_cut_off(root: &Path) {
+    if let Err(error) = State(root.join("upgrade")).undo_if_cut_off() {
+        // There is no log yet.
+        eprintln!("an upgrade was cut off: {}, ignoring", crate::chain(&error));
     }
-    checked
 }
 
 /// Waits for the end of a trial and shows how it goes. With `keep` its success is that the new program stays.

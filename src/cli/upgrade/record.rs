@@ -1,6 +1,6 @@
 //! The files of an upgrade: beside the program `PROGRAM.new` and `PROGRAM.former`, in the state folder the record of
 //! the trial, and how the last one ended. Every write is atomic and on disk before the next step, so that a power cut
-//! leaves one of the phases, never a mixture.
+//! leaves one of the phases, never a mixture. What was cut off before there was a record is undone ([`State::undo`]).
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -99,6 +99,11 @@ impl State {
         self.0.join("last.json")
     }
 
+    /// Names the program of an upgrade that has begun, until there is a record of its trial.
+    fn begun(&self) -> PathBuf {
+        self.0.join("begun.json")
+    }
+
     /// If it exists, the watcher goes back.
     pub(super) fn go_back(&self) -> PathBuf {
         self.0.join("go-back")
@@ -142,20 +147,68 @@ impl State {
         write(&self.trial(), record)
     }
 
+    /// Notes that files beside the program are about to be made.
+    pub(super) fn begin(&self, program: &Path) -> Result<()> {
+        write(&self.begun(), &program)
+    }
+
+    /// The trial is recorded, so that nothing is to be undone any more.
+    pub(super) fn has_begun(&self, program: &Path) {
+        let _ = remove(&[older_of(program)]);
+        let _ = file::remove_file(&self.begun());
+    }
+
+    /// Undoes what an upgrade has begun that has no record. To be called with the lock, and without a trial.
+    pub(super) fn undo(&self) -> Result<()> {
+        let begun = self.begun();
+        let Some(program) = read::<PathBuf>(&begun)? else {
+            return Ok(());
+        };
+        let (older, former) = (older_of(&program), former_of(&program));
+        if older.exists() {
+            fs::rename(&older, &former).map_err(|e| failed("put back", &former, &e))?;
+        }
+        remove(&leftovers(&program)).map_err(|e| failed("tidy up beside", &program, &e))?;
+        file::remove_durably(&begun).map_err(|e| failed("remove", &begun, &e))
+    }
+
+    /// The same when an agent starts, unless an upgrade is at work.
+    pub(super) fn undo_if_cut_off(&self) -> Result<()> {
+        if !self.begun().exists() || self.trial().exists() {
+            return Ok(());
+        }
+        match self.lock()? {
+            Some(_lock) if self.record()?.is_none() => self.undo(),
+            _ => Ok(()),
+        }
+    }
+
     pub(super) fn ended(&self) -> Result<Option<Ended>> {
         read(&self.last())
     }
 
-    /// Ends the trial: first how, then the record.
+    /// Ends the trial: first how, then the record. What the trial needs goes last, as the next watcher takes it up again
+    /// while there is a record. The next upgrade removes what a power cut leaves of that.
     pub(super) fn end(&self, ended: &Ended) -> Result<()> {
         write(&self.last(), ended)?;
+        let path = self.trial();
+        file::remove_durably(&path).map_err(|e| failed("remove", &path, &e))?;
+        let _ = self.forget_trial();
+        Ok(())
+    }
+
+    /// Removes what belongs to a trial beside its record.
+    pub(super) fn forget_trial(&self) -> Result<()> {
         for path in [self.go_back(), self.progress()] {
-            let _ = file::remove_file(&path);
+            file::remove_file(&path).map_err(|e| failed("remove", &path, &e))?;
         }
         let kept = self.kept();
-        let _ = fs::remove_dir_all(&kept);
-        let path = self.trial();
-        file::remove_durably(&path).map_err(|e| failed("remove", &path, &e))
+        match fs::remove_dir_all(&kept) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(failed("remove", &kept, &error))
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -199,6 +252,41 @@ pub(super) fn former_of(program: &Path) -> PathBuf {
     beside(program, ".former")
 }
 
+/// The former program of before, until the trial of the next one is recorded.
+pub(super) fn older_of(program: &Path) -> PathBuf {
+    beside(program, ".older")
+}
+
+/// What upgrades leave beside a program, but for the former one: the new one, and files that were not complete when the
+/// power failed.
+pub(in crate::cli) fn leftovers(program: &Path) -> Vec<PathBuf> {
+    let mut all = Vec::new();
+    for path in [
+        new_of(program),
+        older_of(program),
+        former_of(program),
+        program.to_owned(),
+    ] {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        all.push(path.with_file_name(format!(".{name}.tmp")));
+        all.push(beside(&path, ".link"));
+    }
+    all.extend([new_of(program), older_of(program)]);
+    all
+}
+
+/// Removes those of the files of a folder that are there, so that they stay removed after a power cut. The folder may be
+/// read-only if there are none.
+pub(super) fn remove(files: &[PathBuf]) -> io::Result<()> {
+    let there = files.iter().filter(|path| path.symlink_metadata().is_ok());
+    let mut last = None;
+    for path in there {
+        file::remove_file(path)?;
+        last = Some(path);
+    }
+    last.map_or(Ok(()), |path| sync_folder(path))
+}
+
 /// A program's content.
 pub(super) fn content(path: &Path) -> Result<Vec<u8>> {
     file::read_bounded(path, MAX_PROGRAM).map_err(|e| failed("read", path, &e))
@@ -214,7 +302,8 @@ pub(super) fn digest(path: &Path) -> Option<String> {
 pub(super) fn put_program(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file::replace(path, bytes, 0o755, Durability::PowerCut)?;
     // The umask may have removed some bits.
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755))
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755))?;
+    File::open(path)?.sync_all()
 }
 
 /// Makes `to` the same file as `from`, in one step; a copy where the file system has no links.
@@ -236,3 +325,7 @@ pub(super) fn same_file(from: &Path, to: &Path) -> io::Result<()> {
 pub(super) fn sync_folder(of: &Path) -> io::Result<()> {
     File::open(of.parent().unwrap_or(Path::new("/")))?.sync_all()
 }
+
+#[cfg(test)]
+#[path = "record_test.rs"]
+mod tests;

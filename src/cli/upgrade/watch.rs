@@ -18,7 +18,8 @@ use super::super::error::{CliError, Result};
 use super::host::Host;
 use super::keep;
 use super::record::{
-    Ended, Phase, Record, State, digest, failed, former_of, new_of, same_file, sync_folder,
+    Ended, Phase, Record, State, digest, failed, former_of, leftovers, new_of, remove, same_file,
+    sync_folder,
 };
 use crate::layout::Layout;
 use crate::sys::file::{self, Durability};
@@ -81,7 +82,7 @@ impl Watcher<'_> {
             }
             if record.new.state_format != record.former.state_format {
                 let kept = self.state.kept();
-                if let Err(error) = keep::aside(&self.host.layout, &kept) {
+                if let Err(error) = keep::aside(&self.host.layout, &kept, &boot_id::read()) {
                     let why = format!("could not set the node's records aside: {error}");
                     return self.end(record, false, why);
                 }
@@ -92,8 +93,10 @@ impl Watcher<'_> {
             self.state.save(record)?;
             let renamed = fs::rename(&new, &program).and_then(|()| sync_folder(&program));
             if let Err(error) = renamed {
-                let why = format!("could not replace `{}`: {error}", program.display());
-                return self.end(record, false, why);
+                // It may be replaced all the same.
+                record.phase = Phase::Back;
+                record.why = format!("could not replace `{}`: {error}", program.display());
+                return self.state.save(record);
             }
         }
         record.phase = Phase::Trial;
@@ -143,7 +146,9 @@ impl Watcher<'_> {
                 Verdict::GoBack(why) => {
                     record.phase = Phase::Back;
                     record.why = why;
-                    return self.state.save(record);
+                    // Also if the disk is full: the next watcher would come to the same verdict.
+                    let saved = self.state.save(record);
+                    return self.back(record).and(saved);
                 }
                 Verdict::GoOn(waiting) => self.say(&waiting),
             }
@@ -176,14 +181,14 @@ impl Watcher<'_> {
             if let Err(error) = self.host.stop(record.kill) {
                 eprintln!("{error}");
             }
-            self.records_back(record)?;
+            self.records_back()?;
         }
         let begun = clock::boot_ms();
         let mut asked_ms = None;
         while !self.host.runs_program() {
             // An init may have started the new agent once more meanwhile.
             if keep::is_newer(&self.host.layout, record.former.state_format) {
-                self.records_back(record)?;
+                self.records_back()?;
             }
             self.restart(record.kill, &mut asked_ms);
             if clock::boot_ms() - begun > BACK_MS {
@@ -195,9 +200,8 @@ impl Watcher<'_> {
         self.end(record, false, record.why.clone())
     }
 
-    fn records_back(&self, record: &Record) -> Result<()> {
-        let same_boot = record.boot_id == boot_id::read();
-        keep::back(&self.host.layout, &self.state.kept(), same_boot)
+    fn records_back(&self) -> Result<()> {
+        keep::back(&self.host.layout, &self.state.kept(), &boot_id::read())
             .map_err(|e| CliError::new("could not bring the node's records back").because(e))
     }
 
@@ -214,7 +218,7 @@ impl Watcher<'_> {
     }
 
     fn end(&self, record: &Record, confirmed: bool, why: String) -> Result<()> {
-        let _ = file::remove_file(&new_of(&record.program));
+        let _ = remove(&leftovers(&record.program));
         self.state.end(&Ended {
             began_us: record.began_us,
             confirmed,
