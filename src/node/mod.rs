@@ -131,6 +131,8 @@ enum Input {
         opened: Opened,
         reply: Sender<Result<serde_json::Value, CommandError>>,
     },
+    /// What Jobs have achieved is on disk.
+    JobsKept,
     /// Claims have the sizes that their documents ask for: the outcome of the settlement of this number.
     ClaimsSettled(u64, Vec<Sized>),
     /// logind says whether the machine is about to go down.
@@ -347,6 +349,7 @@ impl Node {
             } => {
                 let _ = reply.try_send(Ok(self.preview(bundle.as_ref(), &files, &opened)));
             }
+            Input::JobsKept => self.workloads.waits = false,
             Input::ClaimsSettled(number, sizes) => self.claims_settled(number, sizes),
             Input::Logind(preparing) => self.logind_says(preparing),
             Input::PowerFails => self.power_fails(),
@@ -466,7 +469,13 @@ impl Node {
                 if matches!(action, Action::CreateSandbox { .. }) {
                     self.saved.has(&spec);
                 }
-                spawn(self.tools.clone().execute(action, spec));
+                let (tools, kept) = (self.tools.clone(), self.before_removal(&action, &spec));
+                spawn(async move {
+                    if let Some(kept) = kept {
+                        kept.await;
+                    }
+                    tools.execute(action, spec).await;
+                });
             }
             (Task::Hook(order), Some(spec)) => {
                 self.checkpoint(&order.instance.pod);
@@ -494,10 +503,10 @@ impl Node {
             self.publish(uid);
             self.clean(uid);
         }
-        self.show_workloads();
+        self.keep_files();
+        self.show_kept_workloads();
         self.views.keep_up(&self.state, &self.tools.facts.now());
         self.tell_of_drain();
-        self.keep_files();
         // An empty node has a status, too.
         self.manager.status(&self.state, self.leaving);
         if !changed.is_empty() {

@@ -69,6 +69,13 @@ impl StateFiles {
     }
 }
 
+impl StateFiles {
+    /// Ends when what Jobs have achieved is on disk; `None`: it is.
+    pub(super) fn jobs_written(&self) -> Option<impl Future<Output = ()> + use<>> {
+        self.jobs.is_due().then(|| self.jobs.written())
+    }
+}
+
 impl Node {
     /// Writes changes soon.
     pub(super) fn keep_files(&mut self) {
@@ -177,6 +184,11 @@ impl StateFile {
         if lock(&self.slot.next).replace(now()).is_none() {
             super::spawn(self.written());
         }
+    }
+
+    /// Whether the newest state is not written yet.
+    fn is_due(&self) -> bool {
+        lock(&self.slot.next).is_some() || self.slot.file.try_lock().is_err()
     }
 
     /// Ends when the newest state is written.

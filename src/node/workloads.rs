@@ -6,11 +6,12 @@ use std::sync::Arc;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 
-use super::Node;
+use super::{Input, Node};
+use crate::plan::Action;
 use crate::plan::status::time;
 use crate::plan::workload::revisions::Subject;
 use crate::plan::workload::status;
-use crate::spec::{Workload, WorkloadKey, WorkloadKind};
+use crate::spec::{PodSpec, Workload, WorkloadKey, WorkloadKind};
 
 /// Annotation of a shown document: why something else is in force than its file says.
 const REVISION_NOTE: &str = "coracle.dev/in-force";
@@ -24,6 +25,8 @@ pub(super) struct Workloads {
     status: BTreeMap<WorkloadKey, Value>,
     /// What had changed in the planner's state when they were shown last.
     changes: Option<u64>,
+    /// They are shown once what Jobs have achieved is on disk.
+    pub(super) waits: bool,
 }
 
 impl Workloads {
@@ -36,8 +39,39 @@ impl Workloads {
 }
 
 impl Node {
+    /// What has to be on disk before a pod is removed: the result of a Job that has no other trace of it.
+    pub(super) fn before_removal(
+        &mut self,
+        action: &Action,
+        spec: &PodSpec,
+    ) -> Option<impl Future<Output = ()> + use<>> {
+        let of_job = spec.workload.as_ref();
+        let of_job = of_job.is_some_and(|key| key.kind == WorkloadKind::Job);
+        if !of_job || !matches!(action, Action::RemoveSandbox { .. }) {
+            return None;
+        }
+        self.keep_files();
+        self.saved.files.jobs_written()
+    }
+
+    /// Shows the documents once what Jobs have achieved is on disk: what a client has seen survives a power cut.
+    pub(super) fn show_kept_workloads(&mut self) {
+        match self.saved.files.jobs_written() {
+            None => self.show_workloads(),
+            Some(written) if !self.workloads.waits => {
+                self.workloads.waits = true;
+                let inputs = self.tools.inputs.clone();
+                super::spawn(async move {
+                    written.await;
+                    let _ = inputs.send(Input::JobsKept).await;
+                });
+            }
+            Some(_) => {}
+        }
+    }
+
     /// Shows the documents, if the status of one of them may have changed.
-    pub(super) fn show_workloads(&mut self) {
+    fn show_workloads(&mut self) {
         let changes = Some(self.state.workloads.changes);
         if self.workloads.changes == changes {
             return;

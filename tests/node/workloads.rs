@@ -471,6 +471,42 @@ fn what_pods_run_without_is_passed_over_beside_them_with_a_warning() {
 }
 
 #[test]
+fn a_job_is_shown_as_complete_and_its_pod_removed_once_that_is_on_disk() {
+    let agent = agent();
+    let job = format!(
+        "apiVersion: batch/v1\nkind: Job\nmetadata: {{name: once}}\nspec:\n  ttlSecondsAfterFinished: 0\n  template:\n    \
+         spec:\n      restartPolicy: Never\n      volumes: [{{name: out, hostPath: {{path: {}}}}}]\n      containers:\n      \
+         - name: main\n        image: busybox:test\n        command: [sh, -c, 'until test -e /out/go; do sleep 0.1; \
+         done']\n        volumeMounts: [{{name: out, mountPath: /out}}]\n",
+        agent.root.display()
+    );
+    agent.write("once.yaml", &job);
+    let wait = |wanted: &str| {
+        let shown = agent.watch("/api/v1/pods?watch=true");
+        let mut phases = shown.map(|event| event["object"]["status"]["phase"].clone());
+        assert!(phases.any(|phase| phase == wanted), "a pod is {wanted}");
+    };
+    wait("Running");
+    // A disk that takes its time: the record is written to a pipe that has no reader yet.
+    let record = agent.root.join("root/.jobs.json.tmp");
+    nix::unistd::mkfifo(&record, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
+    std::fs::write(agent.root.join("go"), "").expect("written");
+    wait("Succeeded");
+    let job: Value =
+        serde_json::from_str(&agent.ok(&["get", "job", "once", "-o", "json"])).expect("JSON");
+    assert_eq!(job["status"]["succeeded"], 0, "{job}");
+    let name = agent.ok(&["get", "pods", "-o", "name"]);
+    assert!(name.starts_with("pod/once-0"), "it is still there: {name}");
+    let mut reader = std::fs::OpenOptions::new();
+    let reader = std::os::unix::fs::OpenOptionsExt::custom_flags(&mut reader, libc::O_NONBLOCK);
+    let _reader = reader.read(true).open(&record).expect("the pipe");
+    std::fs::remove_file(&record).expect("it is there");
+    let done = wait_ended(&agent, "once");
+    assert_eq!(done["status"]["succeeded"], 1, "{done}");
+    agent.wait_gone(name.trim().trim_start_matches("pod/"));
+}
+
+#[test]
 fn a_cron_job_runs_what_it_has_missed_once() {
     let agent = agent();
     let cron = format!(
