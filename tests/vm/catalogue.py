@@ -12,10 +12,10 @@ class Scenario:
     """A function of `scenarios/`, with its time limit. A counting scenario gets a number of repetitions (`--count` sets it);
     its time limit is for one repetition."""
 
-    def __init__(self, function, seconds, count=None, on=None):
+    def __init__(self, function, seconds, count=None, on=None, needs=None):
         self.function, self.seconds, self.count = function, seconds, count
-        # Its architectures, if not all.
-        self.on = on
+        # Its architectures, if not all; an argument of the harness without which it cannot run.
+        self.on, self.needs = on, needs
         module = sys.modules[function.__module__]
         self.file = Path(module.__file__).stem
         # Files may share a machine, one after the other.
@@ -34,11 +34,11 @@ class Scenario:
             self.function(machine, count or self.count)
 
 
-def scenario(seconds, count=None, on=None):
+def scenario(seconds, count=None, on=None, needs=None):
     """Marks a function as a scenario with a time limit, of `count` repetitions if it is a counting one."""
 
     def mark(function):
-        SCENARIOS.append(Scenario(function, seconds, count, on))
+        SCENARIOS.append(Scenario(function, seconds, count, on, needs))
         return function
 
     return mark

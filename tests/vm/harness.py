@@ -45,7 +45,7 @@ def main():
     if arguments.arch != "amd64" and not arguments.binary:
         sys.exit("error: --arch needs --binary; tests/cross/run makes it")
     parts = make_parts(cache, arguments.arch)
-    payload = make_payload(cache, parts, arguments.binary or build(), arguments.arch)
+    payload = make_payload(cache, parts, arguments.binary or build(), arguments.arch, arguments.tests)
     results = cache / "results"
     shutil.rmtree(results, ignore_errors=True)
     if arguments.shell:
@@ -93,6 +93,7 @@ def parse():
     parser.add_argument("--list", action="store_true", help="list the scenarios")
     parser.add_argument("--arch", choices=ARCHITECTURES, default="amd64", help="the machine's architecture; for others than amd64 use tests/cross/run")
     parser.add_argument("--binary", help="the program under test; else `cargo build --release` makes it")
+    parser.add_argument("--tests", metavar="FILE", help="the crate's unit tests, compiled for the architecture: adds the scenarios of `unit`")
     parser.add_argument("--cache", default=os.environ.get("CORACLE_VM_CACHE", str(PROJECT / "target" / "vm")), help="the folder that keeps images")
     parser.add_argument("--keep", action="store_true", help="keep the disks and logs of all machines, even of those without a failure")
     parser.add_argument("--shell", action="store_true", help="boot a machine with coracle on this terminal; it ends with `poweroff`")
@@ -104,7 +105,8 @@ def parse():
 
 def choose(arguments):
     words = arguments.scenarios
-    known = [s for s in catalogue.SCENARIOS if s.on is None or arguments.arch in s.on]
+    fits = lambda s: (s.on is None or arguments.arch in s.on) and (s.needs is None or getattr(arguments, s.needs))
+    known = [s for s in catalogue.SCENARIOS if fits(s)]
     for word in words:
         if not any(word in (s.file, s.full_name) for s in known):
             sys.exit(f"error: there is no scenario `{word}`; see tests/vm/run --list")
@@ -146,8 +148,8 @@ def build():
     return next(program for program in reversed(programs) if program)
 
 
-def make_payload(cache, parts, binary, arch):
-    """Makes the disk with the program under test."""
+def make_payload(cache, parts, binary, arch, tests):
+    """Makes the disk with the program under test, and with its unit tests if there are some."""
     folder, disk = cache / "payload", cache / "payload.img"
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "images").mkdir(parents=True)
@@ -180,7 +182,11 @@ def make_payload(cache, parts, binary, arch):
     registry.fill(folder / "registry", cache, busybox, image_arch)
     if not foreign:
         upgrades.fill(folder / "upgrade", folder / "coracle")
-        make_packages(folder)
+    make_packages(folder)
+    if tests:
+        shutil.copy(tests, folder / "unit-tests")
+        for part in ("src", "tests/fixtures", "examples"):
+            shutil.copytree(PROJECT / part, folder / "project" / part, symlinks=True)
     disk.unlink(missing_ok=True)
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     subprocess.run(["truncate", "-s", str(size * 5 // 4 + (16 << 20)), disk], check=True)
