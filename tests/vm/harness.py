@@ -38,7 +38,7 @@ def main():
             print(f"{scenario.full_name:<44} {scenario.about}")
         return 0
     # The lock on everything that is made only once; two harnesses of one tree take turns.
-    cache = Path(arguments.cache)
+    cache = Path(arguments.cache).absolute()
     cache.mkdir(parents=True, exist_ok=True)
     lock = open(cache / "lock", "w")
     fcntl.flock(lock, fcntl.LOCK_EX)
