@@ -22,6 +22,9 @@ const SCRIPT: &str = "SECTIONS { /DISCARD/ : { *(EXCLUDE_FILE(*crtbegin*.o *crte
 /// that; GNU ld cannot.
 const FOLD: &str = "-Wl,--icf=all";
 
+/// Leads opens of files to `sys/uid_map.rs`, which says why.
+const OPEN: &str = "-Wl,-u,__wrap_open64,--wrap=open64";
+
 fn main() -> io::Result<()> {
     println!("cargo::rerun-if-changed=src/build.rs");
     println!("cargo::rerun-if-changed={PAGES}");
@@ -31,6 +34,7 @@ fn main() -> io::Result<()> {
     let folder = Path::new(&folder);
     pack_manual(&folder.join("manual.gz"))?;
     note_origin(profile == "release")?;
+    println!("cargo::rustc-link-arg-bin=coracle={OPEN}");
     // Tests unwind and keep the tables.
     if profile == "release" {
         let script = folder.join("no-unwind-tables.ld");

@@ -23,6 +23,8 @@ pub(super) struct Bundle<'a> {
     process: Fields<'a>,
     /// In place of what was written, if the runtime leaves seccomp to the shim.
     unfiltered: Option<Unfiltered>,
+    /// Supplementary groups are left out of what is written.
+    pub(super) groups_are_inherited: bool,
     pub(super) mounts: Vec<Value>,
     pub(super) user: User,
     pub(super) cwd: PathBuf,
@@ -83,7 +85,23 @@ impl<'a> Bundle<'a> {
             whole,
             process,
             unfiltered: None,
+            groups_are_inherited: false,
         })
+    }
+
+    /// The supplementary groups.
+    pub(super) fn groups(&self) -> Result<Vec<u32>, ShimError> {
+        #[derive(Deserialize)]
+        struct Groups {
+            #[serde(default, rename = "additionalGids")]
+            groups: Vec<u32>,
+        }
+        let user: serde_json::Result<Groups> = field(&self.process, "user");
+        user.map(|user| user.groups)
+            .map_err(|source| ShimError::Json {
+                path: self.path.clone(),
+                source,
+            })
     }
 
     /// Takes the seccomp profile out. The process gets those of `needed` that it lacks for the time until the shim has
@@ -135,7 +153,16 @@ impl<'a> Bundle<'a> {
         let cwd = to_raw_value(cwd)?;
         let unfiltered = self.unfiltered.as_ref();
         let capabilities = unfiltered.map(|other| ("capabilities", &*other.capabilities));
-        let process = [("cwd", &*cwd)].into_iter().chain(capabilities);
+        let user = match self.groups_are_inherited {
+            true => {
+                let mut user: Fields<'_> = field(&self.process, "user")?;
+                user.remove("additionalGids");
+                Some(to_raw_value(&user)?)
+            }
+            false => None,
+        };
+        let user = user.as_ref().map(|user| ("user", &**user));
+        let process = [("cwd", &*cwd)].into_iter().chain(capabilities).chain(user);
         let process = to_raw_value(&with(&self.process, process))?;
         let mounts = to_raw_value(&self.mounts)?;
         let changed = [("process", &*process), ("mounts", &*mounts)];
@@ -172,7 +199,7 @@ mod tests {
     fn what_the_shim_does_not_know_stays_as_it_was_written() {
         let document = json!({
             "ociVersion": "1.0.2",
-            "process": { "user": { "uid": 1, "gid": 2, "umask": 18 }, "cwd": "/a", "args": ["a\n\"b\""] },
+            "process": { "user": { "uid": 1, "gid": 2, "umask": 18, "additionalGids": [3, 4] }, "cwd": "/a", "args": ["a\n\"b\""] },
             "mounts": [{ "destination": "/proc", "type": "proc" }],
             "linux": { "cgroupsPath": "/g", "seccomp": { "syscalls": [{ "names": ["read"] }] },
                        "resources": { "devices": [{ "allow": false }], "pids": { "limit": 7 } } },
@@ -190,6 +217,14 @@ mod tests {
         expected["process"]["cwd"] = json!("/c");
         expected["mounts"] = json!([expected["mounts"][0], { "destination": "/b" }]);
         assert_eq!(written, expected);
+
+        let mut inherited = Bundle::of("config.json".into(), text.as_bytes()).expect("valid");
+        assert_eq!(inherited.groups().expect("valid"), [3, 4]);
+        inherited.groups_are_inherited = true;
+        let written = inherited.text(Path::new("/c")).expect("JSON");
+        let written: Value = serde_json::from_slice(&written).expect("JSON");
+        let user = json!({ "uid": 1, "gid": 2, "umask": 18 });
+        assert_eq!(written["process"]["user"], user);
 
         let mut bundle = Bundle::of("config.json".into(), text.as_bytes()).expect("valid");
         assert!(bundle.take_seccomp(&["A", "B"]).is_err(), "no capabilities");

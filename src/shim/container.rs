@@ -18,6 +18,7 @@ use super::binds::Late;
 use super::bundle::{self, Bundle};
 use super::executor::Program;
 use super::filter::Filter;
+use super::groups::Lent;
 use super::log::Log;
 use super::protocol::{ContainerRecord, StartRequest};
 use super::status::{Said, Status};
@@ -79,10 +80,11 @@ impl Place<'_> {
                     users.show_mounts(&request, &mut bundle)?;
                 }
                 let filter = Filter::take(&request, &mut bundle)?;
+                let groups = Lent::take(&mut bundle)?;
                 let late = binds::settle(&request, &mut bundle, root.as_fd())?;
-                Ok((late, filter))
+                Ok((late, filter, groups))
             })
-            .and_then(|(late, filter)| self.launch(&request, &bundle, late, filter));
+            .and_then(|prepared| self.launch(&request, &mut bundle, prepared));
         // Dropped before memory is given back.
         drop(bundle);
         drop(text);
@@ -131,9 +133,8 @@ impl Place<'_> {
     fn launch(
         &self,
         request: &StartRequest,
-        bundle: &Bundle<'_>,
-        late: Late,
-        filter: Option<Filter>,
+        bundle: &mut Bundle<'_>,
+        (late, filter, groups): (Late, Option<Filter>, Option<Lent>),
     ) -> Result<Launched, ShimError> {
         let oom_before = cgroup::oom_kills(self.hierarchies, &bundle.linux.cgroups_path);
         let status = Status::open()?;
@@ -155,14 +156,15 @@ impl Place<'_> {
             Err(error) => return Err(explain(status.read(), error)),
         };
         let pid = engine.pid().map_or(0, |pid| pid.as_raw());
-        let linux = &bundle.linux;
+        bundle.groups_are_inherited = false;
+        let (linux, changed) = (&bundle.linux, groups.is_some() || late.cwd().is_some());
         let launched =
             tighten::deny_devices(self.hierarchies, &linux.cgroups_path, &linux.resources)
                 .and_then(|()| tighten::close_device_folders(pid, &linux.devices))
-                .and_then(|()| match late.cwd() {
-                    // `exec` programs enter the working directory of the container.
-                    Some(cwd) => bundle.write(cwd),
-                    None => Ok(()),
+                .and_then(|()| match changed {
+                    // `exec` programs enter the container's working directory, with its groups.
+                    true => bundle.write(late.cwd().unwrap_or(&bundle.cwd)),
+                    false => Ok(()),
                 })
                 .and_then(|()| late.attach(pid, self.users))
                 .and_then(|()| {

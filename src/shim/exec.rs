@@ -217,6 +217,10 @@ impl Job<'_> {
         for (name, flag) in kinds {
             let theirs = PathBuf::from(format!("/proc/{pid}/ns/{name}"));
             let own = PathBuf::from(format!("/proc/self/ns/{name}"));
+            // A kernel may lack all but mount namespaces.
+            if flag != CloneFlags::CLONE_NEWNS && !own.exists() {
+                continue;
+            }
             if let Some(file) = foreign(&theirs, &own)? {
                 files.push((name, flag, file));
             }

@@ -26,6 +26,7 @@ mod exec;
 mod executor;
 mod exit;
 mod filter;
+mod groups;
 mod image_volumes;
 mod kept;
 mod log;

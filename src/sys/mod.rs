@@ -37,6 +37,7 @@ pub mod root_mount;
 pub mod seccomp;
 pub mod signals;
 pub mod tree;
+mod uid_map;
 pub mod unix_socket;
 pub mod user_namespace;
 mod widths;

@@ -95,6 +95,7 @@ def parse():
     parser.add_argument("--binary", help="the program under test; else `cargo build --release` makes it")
     parser.add_argument("--tests", metavar="FILE", help="the crate's unit tests, compiled for the architecture: adds the scenarios of `unit`")
     parser.add_argument("--cache", default=os.environ.get("CORACLE_VM_CACHE", str(PROJECT / "target" / "vm")), help="the folder that keeps images")
+    parser.add_argument("--kernel", metavar="FILE", help="another kernel than Debian's: adds the scenarios of `bare` (bare-kernel builds it)")
     parser.add_argument("--keep", action="store_true", help="keep the disks and logs of all machines, even of those without a failure")
     parser.add_argument("--shell", action="store_true", help="boot a machine with coracle on this terminal; it ends with `poweroff`")
     parser.add_argument("--count", type=int, metavar="N", help="the number of repetitions in counting scenarios")
@@ -253,7 +254,7 @@ class Session:
             self.file = scenario.machine
             number = next(self.machines)
             folder = self.results / f"{number}-{scenario.machine}"
-            self.machine = Machine(self.parts, self.payload, folder, self.arguments.arch, **scenario.options)
+            self.machine = Machine(self.parts, self.payload, folder, self.arguments.arch, kernel_file=self.arguments.kernel, **scenario.options)
             self.machine.start()
             self.machine.wait_booted()
             catalogue.prepare(self.machine, scenario)
@@ -288,7 +289,7 @@ class Session:
 
     def shell(self):
         folder = self.results / "shell"
-        machine = Machine(self.parts, self.payload, folder, self.arguments.arch)
+        machine = Machine(self.parts, self.payload, folder, self.arguments.arch, kernel_file=self.arguments.kernel)
         machine.start(shell=True)
         machine.wait_booted()
         catalogue.install(machine)

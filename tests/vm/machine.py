@@ -54,13 +54,14 @@ class Machine:
     """One machine with disks of its own. It survives `power_cut` and `start` like a real one: data that was not written
     to a disk is lost."""
 
-    def __init__(self, parts, payload, folder, arch="amd64", memory_mb=None, cpus=2, root="disk", kernel="", throttle=""):
-        """`root`: `disk`; `squash`, which cannot be written to; or `ram` (the initramfs), which has no disks. `kernel`: words for the kernel's command line. `throttle`: QEMU's options that make the
-        disk of coracle's state slow."""
+    def __init__(self, parts, payload, folder, arch="amd64", memory_mb=None, cpus=2, root="disk", kernel="", kernel_file=None, throttle=""):
+        """`root`: `disk`; `squash`, which cannot be written to; or `ram` (the initramfs), which has no disks. `kernel`: words for the kernel's command line;
+        `kernel_file`: another kernel than Debian's. `throttle`: QEMU's options that make the disk of coracle's state slow."""
         self.parts, self.payload, self.folder = Path(parts), Path(payload), Path(folder)
         self.arch = ARCHITECTURES[arch]
         self.memory_mb, self.cpus = memory_mb or self.arch.memory_mb, cpus
         self.root, self.kernel, self.throttle = root, kernel, throttle
+        self.kernel_file = kernel_file or self.parts / "vmlinuz"
         self.qemu = self.channel = None
         self.pending = b""
         self.number = 0
@@ -103,7 +104,7 @@ class Machine:
             # The machine ends with the harness, however that ends.
             "setpriv", "--pdeathsig", "KILL", "nice", "-n", "10",
             *self.arch.qemu, "-accel", "tcg,thread=multi", "-smp", str(self.cpus), "-m", str(self.memory_mb),
-            "-kernel", str(self.parts / "vmlinuz"), "-initrd", str(self.parts / ("ram.initrd" if self.root == "ram" else "initrd")),
+            "-kernel", str(self.kernel_file), "-initrd", str(self.parts / ("ram.initrd" if self.root == "ram" else "initrd")),
             # On a busy host the emulated timer may be too late for the kernel's check that it works.
             "-append", f"console={self.arch.console} quiet panic=-1 no_timer_check mitigations=off systemd.show_status=no"
             # Nor may systemd give up what only takes long.

@@ -84,9 +84,10 @@ fn kernel() -> Vec<Finding> {
 fn ipv6() -> Finding {
     let conf = Path::new("/proc/sys/net/ipv6/conf");
     let off = |name: &str| read(conf.join(name).join("disable_ipv6")) != "0";
-    let detail = match conf.exists() && !off("all") && !off("default") {
-        true => "on",
-        false => "off; pods get IPv4 only",
+    let detail = match (conf.exists(), off("all") || off("default")) {
+        (true, false) => "on",
+        (true, true) => "off; pods get IPv4 only",
+        (false, _) => "off (CONFIG_IPV6, or `ipv6.disable=1`); pods get IPv4 only",
     };
     Finding::new(Level::Ok, "ipv6", detail)
 }

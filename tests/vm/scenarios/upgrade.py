@@ -107,7 +107,7 @@ def a_bad_program_gives_way_to_the_former_one(vm):
 
 @scenario(seconds=500)
 def an_upgrade_survives_power_cuts(vm):
-    """The power fails while a bad program is tried, while the former one is put back, and before a good one is in its place."""
+    """The power fails while a bad program is tried, while the former one is put back, before a good one is in its place, and before there is a record."""
     vm.manifest("steady", pod("steady"))
     vm.wait_running("steady")
     vm.run("sync")
@@ -138,8 +138,22 @@ def an_upgrade_survives_power_cuts(vm):
     said = over(vm)
     if not said.startswith("confirmed") or not is_newer(vm):
         raise Failed(f"the trial ended: {said}")
+    # Before the trial of another one is recorded.
+    vm.run(
+        "cd /usr/local/bin && cp coracle coracle.new && ln coracle.former coracle.older && ln coracle l && mv l coracle.former && "
+        "cd /var/lib/coracle/upgrade && echo '\"/usr/local/bin/coracle\"' >begun.json && sync"
+    )
+    cut(vm)
     vm.wait_running("steady", seconds=90)
+    nothing_beside(vm)
+    vm.run("cmp /payload/coracle /usr/local/bin/coracle.former")
     equal("failed units", vm.out("systemctl --failed --plain --no-legend"), "")
+
+
+def nothing_beside(vm):
+    """Beside the program is the former one, and nothing else."""
+    left = vm.out("cd /usr/local/bin && ls -A | grep -vx -e coracle -e coracle.former || true")
+    equal("what is left beside the program", left, "")
 
 
 def tried(vm):
@@ -173,6 +187,7 @@ def power_cuts_at_any_time_leave_one_of_both_programs(vm, count):
         if changed != said.startswith("confirmed") or bad and changed:
             raise Failed(f"cut {number}: the program is the wrong one of both")
         vm.wait_running("steady", seconds=90)
+        nothing_beside(vm)
         vm.run("coracle healthcheck --within 60s && coracle fsck", seconds=120)
     equal("failed units", vm.out("systemctl --failed --plain --no-legend"), "")
 
