@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::args::LogsArgs;
 use super::client::Client;
 use super::error::{CliError, Result};
+use super::follow::{self, Whose};
 use super::target::{self, pod_of, pods_of, workload_path};
 use super::{pod_path, put};
 use crate::api::encode;
@@ -21,22 +22,21 @@ const LINES_OF_MANY: i64 = 10;
 
 /// The log of one container.
 #[derive(Debug, Clone)]
-struct Stream {
+pub(super) struct Stream {
     path: String,
     /// Before each line.
     prefix: String,
 }
 
 pub(super) fn run(client: &Client, args: &LogsArgs) -> Result<ExitCode> {
+    if let Some(whose) = Whose::of(args).filter(|_| args.follow && !args.previous) {
+        return follow::follow(client, args, whose);
+    }
     let options = options(args)?;
     let streams = streams(client, args, &options)?;
     let most = args.max_log_requests.max(1);
     match args.follow && streams.len() > 1 {
-        true if streams.len() > most => Err(CliError::new(format!(
-            "you are attempting to follow {} log streams, but maximum allowed concurrency is {most}",
-            streams.len()
-        ))
-        .hint("use --max-log-requests to increase the limit")),
+        true if streams.len() > most => Err(too_many(streams.len(), most)),
         true => together(client, streams, args.ignore_errors),
         false => {
             for stream in &streams {
@@ -48,8 +48,15 @@ pub(super) fn run(client: &Client, args: &LogsArgs) -> Result<ExitCode> {
     }
 }
 
+pub(super) fn too_many(wanted: usize, most: usize) -> CliError {
+    let error = CliError::new(format!(
+        "you are attempting to follow {wanted} log streams, but maximum allowed concurrency is {most}"
+    ));
+    error.hint("use --max-log-requests to increase the limit")
+}
+
 /// Prints an error that does not matter, or returns it.
-fn tolerate(result: Result<()>, ignore: bool) -> Result<()> {
+pub(super) fn tolerate(result: Result<()>, ignore: bool) -> Result<()> {
     match result {
         Err(error) if ignore => {
             eprintln!("{error}");
@@ -108,7 +115,7 @@ fn streams(client: &Client, args: &LogsArgs, options: &str) -> Result<Vec<Stream
     Ok(streams)
 }
 
-fn stream(args: &LogsArgs, pod: &str, container: &str, options: &str) -> Stream {
+pub(super) fn stream(args: &LogsArgs, pod: &str, container: &str, options: &str) -> Stream {
     let path = pod_path(&args.namespace.namespace, pod);
     let prefix = match args.prefix || args.all_pods {
         true => format!("[pod/{pod}/{container}] "),
@@ -121,7 +128,7 @@ fn stream(args: &LogsArgs, pod: &str, container: &str, options: &str) -> Stream 
 }
 
 /// The first regular container; says so if there are others.
-fn first_container(pod: &Value, name: &str) -> String {
+pub(super) fn first_container(pod: &Value, name: &str) -> String {
     let all = container_names(pod);
     let first = pod["spec"]["containers"][0]["name"].as_str();
     let first = first.unwrap_or_default().to_owned();
@@ -149,7 +156,7 @@ fn together(client: &Client, streams: Vec<Stream>, ignore: bool) -> Result<ExitC
     Ok(ExitCode::SUCCESS)
 }
 
-fn options(args: &LogsArgs) -> Result<String> {
+pub(super) fn options(args: &LogsArgs) -> Result<String> {
     let mut options = String::new();
     let mut add =
         |key: &str, value: String| options.push_str(&format!("&{key}={}", encode(&value)));
@@ -209,7 +216,7 @@ fn seconds(text: &str) -> Option<u64> {
     (number.is_empty() && !text.is_empty()).then(|| total_ms.div_ceil(1000))
 }
 
-fn container_names(pod: &Value) -> Vec<String> {
+pub(super) fn container_names(pod: &Value) -> Vec<String> {
     let lists = ["initContainers", "containers", "ephemeralContainers"];
     let lists = lists.map(|list| pod["spec"][list].as_array());
     let all = lists.into_iter().flatten().flatten();
@@ -218,7 +225,7 @@ fn container_names(pod: &Value) -> Vec<String> {
 }
 
 /// Prints a log to its end, which others may write to at the same time: each line at once.
-fn copy(client: &Client, stream: &Stream, shared: bool) -> Result<()> {
+pub(super) fn copy(client: &Client, stream: &Stream, shared: bool) -> Result<()> {
     let lost = |e: std::io::Error| CliError::new("lost the agent").because(e);
     let mut body = BufReader::new(client.send("GET", &stream.path, None)?.body);
     let prefix = stream.prefix.as_bytes();

@@ -34,6 +34,7 @@ pub mod error;
 mod events;
 mod exec;
 mod explain;
+mod follow;
 mod fsck;
 mod get;
 mod health;

@@ -86,7 +86,14 @@ fn logs_of_several_pods_come_one_after_the_other_or_are_followed_together() {
 
     let mut followed = exec_logs(
         &agent,
-        &["-l", "app=web", "--all-containers", "--prefix", "-f"],
+        &[
+            "-l",
+            "app=web",
+            "--all-containers",
+            "--prefix",
+            "-f",
+            "--max-log-requests=8",
+        ],
     );
     let mut lines = std::io::BufRead::lines(std::io::BufReader::new(
         followed.stdout.take().expect("piped"),
@@ -96,13 +103,34 @@ fn logs_of_several_pods_come_one_after_the_other_or_are_followed_together() {
         let line = lines.next().expect("it goes on").expect("text");
         missing.retain(|wanted| *wanted != line);
     }
+    // It goes on with the pods of a rollout.
+    let mut one = exec_logs(&agent, &["deployment/web", "-c", "two", "-f"]);
+    let said = one.stdout.take().expect("piped");
+    let mut of_one = std::io::BufRead::lines(std::io::BufReader::new(said));
+    let mut next = || of_one.next().expect("it goes on").expect("text");
+    assert_eq!(next(), "two");
+    let new = WEB
+        .replace("echo one;", "echo three;")
+        .replace("echo two;", "echo four;");
+    agent.write("web.yaml", &new);
+    while next() != "four" {}
+    let mut missing = 4;
+    while missing > 0 {
+        let line = lines.next().expect("it goes on").expect("text");
+        missing -= usize::from(line.ends_with("/one] three") || line.ends_with("/two] four"));
+    }
+    agent.ok(&["rollout", "status", "deployment/web", "--timeout=60s"]);
+    let web = pods(&agent, "app=web");
+
     // It ends with the last container.
     agent.remove("web.yaml");
     for pod in &web {
         agent.wait_gone(pod.trim_start_matches("pod/"));
     }
     while lines.next().is_some() {}
-    followed.wait().expect("own child");
+    assert!(followed.wait().expect("own child").success());
+    while of_one.next().is_some() {}
+    assert!(one.wait().expect("own child").success());
 
     let output = agent.cli(&["logs", "-l", "app=none"]);
     assert!(output.status.success() && output.stdout.is_empty());

@@ -1,0 +1,308 @@
+//! `coracle logs -f` of a selector, or of a document that stands for pods: pods come and go, and their logs with them.
+
+use std::collections::BTreeSet;
+use std::process::ExitCode;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::args::LogsArgs;
+use super::client::Client;
+use super::error::{CliError, Result};
+use super::logs::{self, Stream};
+use super::pod_path;
+use super::target::{self, first_ready, pods_of, workload_path};
+use crate::api::encode;
+use crate::spec::WorkloadKind;
+
+/// Poll interval where a watch is not possible.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// Notes that wait to be read, at most.
+const MAX_NOTES: usize = 64;
+
+/// Whose logs are followed.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Whose<'a> {
+    /// Of all pods with these labels.
+    Selected(&'a str),
+    /// Of a document's pods: of all, or of one after the other.
+    Of {
+        kind: WorkloadKind,
+        name: &'a str,
+        all: bool,
+    },
+}
+
+/// What happens while logs are followed.
+enum Note {
+    /// Pods may have changed.
+    Changed,
+    /// A log has ended. An error of those that were there at first ends the command.
+    Ended { result: Result<()>, at_first: bool },
+}
+
+impl<'a> Whose<'a> {
+    /// Of what is on the command line, unless it is a single pod.
+    pub(super) fn of(args: &'a LogsArgs) -> Option<Self> {
+        if let Some(selector) = &args.selector {
+            return Some(Self::Selected(selector));
+        }
+        let (kind, name) = target::owner(args.pod.as_deref()?)?;
+        let all = args.all_pods;
+        Some(Self::Of { kind, name, all })
+    }
+
+    fn is_one(self) -> bool {
+        matches!(self, Self::Of { all: false, .. })
+    }
+
+    /// The path of the list that its pods are in.
+    fn path(self, namespace: &str) -> String {
+        let all = pod_path(namespace, "");
+        match self {
+            Self::Selected(selector) => format!("{all}?labelSelector={}", encode(selector)),
+            Self::Of { .. } => all,
+        }
+    }
+
+    /// Its pods, and whether others may come when these are gone.
+    fn pods(self, client: &Client, namespace: &str) -> Result<(Vec<Value>, bool)> {
+        let list = |path: &str| client.get(path);
+        match self {
+            Self::Selected(_) => {
+                let mut found = list(&self.path(namespace))?;
+                let pods = match found["items"].take() {
+                    Value::Array(pods) => pods,
+                    _ => Vec::new(),
+                };
+                Ok((pods, false))
+            }
+            Self::Of { kind, name, .. } => {
+                let owner = client.get(&workload_path(kind, namespace, name))?;
+                let found = list(&self.path(namespace))?;
+                let pods = pods_of(&owner, &found).cloned().collect();
+                Ok((pods, kind != WorkloadKind::Job))
+            }
+        }
+    }
+}
+
+/// Follows until all logs have ended and none is to come.
+pub(super) fn follow(client: &Client, args: &LogsArgs, whose: Whose<'_>) -> Result<ExitCode> {
+    let namespace = &args.namespace.namespace;
+    let most = args.max_log_requests.max(1);
+    let (notes, news) = sync_channel(MAX_NOTES);
+    let mut seen = BTreeSet::new();
+    let (mut active, mut at_first) = (0, true);
+    loop {
+        let (pods, more) = match whose.pods(client, namespace) {
+            Ok(found) => found,
+            // Its document is gone.
+            Err(error) if !at_first && error.missing().is_some() => (Vec::new(), false),
+            Err(error) => return Err(error),
+        };
+        if at_first {
+            check(args, whose, &pods, most)?;
+            if pods.is_empty() {
+                return Ok(ExitCode::SUCCESS);
+            }
+            watch(client, &whose.path(namespace), &notes);
+        }
+        for stream in due(args, whose, &pods, active, &mut seen, at_first)? {
+            active += 1;
+            let shared = !whose.is_one() || args.all_containers;
+            begin(client, (stream, shared), &notes, at_first);
+        }
+        at_first = false;
+        let alive = |pod: &Value| {
+            let phase = pod["status"]["phase"].as_str();
+            !matches!(phase, Some("Succeeded" | "Failed"))
+        };
+        if active == 0 && !more && !pods.iter().any(alive) {
+            return Ok(ExitCode::SUCCESS);
+        }
+        for note in wait(&news) {
+            if let Note::Ended { result, at_first } = note {
+                active -= 1;
+                logs::tolerate(result, args.ignore_errors || !at_first)?;
+            }
+        }
+    }
+}
+
+/// What was asked for at first has to be there, and not be too much.
+fn check(args: &LogsArgs, whose: Whose<'_>, pods: &[Value], most: usize) -> Result<()> {
+    let namespace = &args.namespace.namespace;
+    match (pods.is_empty(), whose) {
+        (true, Whose::Of { all: false, .. }) => {
+            let text = args.pod.as_deref().unwrap_or_default();
+            return Err(CliError::new(format!("{text} has no pods"))
+                .hint(format!("`coracle describe {text}` shows why")));
+        }
+        (true, _) => eprintln!("No resources found in {namespace} namespace."),
+        (false, _) => {}
+    }
+    let containers = |pod: &Value| match args.all_containers {
+        true => logs::container_names(pod).len(),
+        false => 1,
+    };
+    let wanted: usize = match (whose.is_one(), pods.first()) {
+        (true, Some(pod)) => containers(pod),
+        _ => pods.iter().map(containers).sum(),
+    };
+    match wanted > most {
+        true => Err(logs::too_many(wanted, most)),
+        false => Ok(()),
+    }
+}
+
+/// The logs that can be followed from now on.
+fn due(
+    args: &LogsArgs,
+    whose: Whose<'_>,
+    pods: &[Value],
+    mut active: usize,
+    seen: &mut BTreeSet<(String, String)>,
+    at_first: bool,
+) -> Result<Vec<Stream>> {
+    let text = |pod: &Value, field: &str| {
+        let text = pod["metadata"][field].as_str();
+        text.unwrap_or_default().to_owned()
+    };
+    let new = |pod: &&Value| !seen.iter().any(|(uid, _)| *uid == text(pod, "uid"));
+    let mut candidates: Vec<&Value> = pods.iter().collect();
+    if whose.is_one() {
+        if active > 0 {
+            return Ok(Vec::new());
+        }
+        candidates.retain(new);
+        let Some((name, count)) = first_ready(candidates.iter().copied()) else {
+            return Ok(Vec::new());
+        };
+        candidates.retain(|pod| text(pod, "name") == name);
+        if candidates
+            .iter()
+            .any(|pod| !wanted(args, pod).iter().any(|one| has_started(pod, one)))
+        {
+            return Ok(Vec::new());
+        }
+        match at_first {
+            true if count > 1 => eprintln!("Found {count} pods, using pod/{name}"),
+            true => {}
+            false => eprintln!("Going on with pod/{name}"),
+        }
+    }
+    // What comes later is shown from its beginning.
+    let later = LogsArgs {
+        tail: Some(-1),
+        since: None,
+        since_time: None,
+        ..args.clone()
+    };
+    let options = logs::options(if at_first { args } else { &later })?;
+    let mut streams = Vec::new();
+    for pod in candidates {
+        for container in wanted(args, pod) {
+            let key = (text(pod, "uid"), container);
+            if active < args.max_log_requests.max(1)
+                && !seen.contains(&key)
+                && has_started(pod, &key.1)
+            {
+                active += 1;
+                let name = text(pod, "name");
+                if !args.all_containers && args.container.is_none() {
+                    logs::first_container(pod, &name);
+                }
+                streams.push(logs::stream(args, &name, &key.1, &options));
+                seen.insert(key);
+            }
+        }
+    }
+    Ok(streams)
+}
+
+/// The containers of a pod that are asked for.
+fn wanted(args: &LogsArgs, pod: &Value) -> Vec<String> {
+    match (args.all_containers, &args.container) {
+        (true, _) => logs::container_names(pod),
+        (false, Some(container)) => vec![container.clone()],
+        (false, None) => {
+            let first = pod["spec"]["containers"][0]["name"].as_str();
+            vec![first.unwrap_or_default().to_owned()]
+        }
+    }
+}
+
+/// Whether a container has a log. One that the pod does not have has: the agent says what is wrong.
+fn has_started(pod: &Value, container: &str) -> bool {
+    let lists = [
+        "initContainerStatuses",
+        "containerStatuses",
+        "ephemeralContainerStatuses",
+    ];
+    let mut all = lists.iter().flat_map(|list| pod["status"][list].as_array());
+    let status = all.find_map(|all| all.iter().find(|one| one["name"] == container));
+    match status {
+        Some(status) => {
+            let state = &status["state"];
+            [
+                &state["running"],
+                &state["terminated"],
+                &status["lastState"]["terminated"],
+            ]
+            .iter()
+            .any(|state| state.is_object())
+        }
+        None => !logs::container_names(pod)
+            .iter()
+            .any(|known| known == container),
+    }
+}
+
+fn begin(
+    client: &Client,
+    (stream, shared): (Stream, bool),
+    notes: &SyncSender<Note>,
+    at_first: bool,
+) {
+    let (client, notes) = (client.clone(), notes.clone());
+    std::thread::spawn(move || {
+        let result = logs::copy(&client, &stream, shared);
+        // If nothing receives it, the command has ended.
+        let _ = notes.send(Note::Ended { result, at_first });
+    });
+}
+
+/// Notes whenever something changes about pods.
+fn watch(client: &Client, path: &str, notes: &SyncSender<Note>) {
+    let sign = if path.contains('?') { '&' } else { '?' };
+    let path = format!("{path}{sign}watch=true");
+    let (client, notes) = (client.clone(), notes.clone());
+    std::thread::spawn(move || {
+        loop {
+            let lines = client
+                .send("GET", &path, None)
+                .map(|answer| answer.body.lines());
+            for _ in lines
+                .into_iter()
+                .flatten()
+                .take_while(std::io::Result::is_ok)
+            {
+                if notes.send(Note::Changed).is_err() {
+                    return;
+                }
+            }
+            std::thread::sleep(AGAIN);
+            if notes.send(Note::Changed).is_err() {
+                return;
+            }
+        }
+    });
+}
+
+/// Waits for a note; returns it with those that came meanwhile.
+fn wait(news: &Receiver<Note>) -> Vec<Note> {
+    news.recv().into_iter().chain(news.try_iter()).collect()
+}
