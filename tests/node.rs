@@ -31,6 +31,8 @@ mod configuration;
 mod conformance;
 #[path = "node/containers.rs"]
 mod containers;
+#[path = "node/convert.rs"]
+mod convert;
 #[path = "node/copy.rs"]
 mod copy;
 #[path = "node/cordon.rs"]

@@ -4,12 +4,14 @@ use super::env::environment;
 use super::health::probes;
 use super::mounts::mounts;
 use super::ports::ports;
+use super::resources::resources;
 use super::tree::{
-    Entries, entries, is_on, items, map, number, pairs, scalar, scalars, set, text, texts,
+    COMMENT, Entries, entries, is_on, items, map, number, pairs, scalar, scalars, set, text, texts,
 };
-use super::words::{literal, object_name, seconds, size, split};
+use super::words::{literal, object_name, seconds, split};
 use super::work::{Pod, Work};
 use crate::spec::StopSignalName;
+use crate::spec::sysctl::is_safe;
 use crate::spec::value::Value;
 
 /// Keys that are carried over here or elsewhere, or that mean nothing to a pod.
@@ -155,96 +157,6 @@ fn program(work: &Work<'_>, service: &Value, all: &mut Entries) {
     }
 }
 
-fn resources(work: &Work<'_>, service: &Value, all: &mut Entries) {
-    let deploy = service.get("deploy").unwrap_or(&Value::Null);
-    let of = |kind: &str, field: &str| {
-        let resources = deploy.get("resources")?;
-        scalar(resources.get(kind)?, field)
-    };
-    let quota = || {
-        let quota: f64 = scalar(service, "cpu_quota")?.parse().ok()?;
-        let period = scalar(service, "cpu_period").and_then(|p| p.parse::<f64>().ok());
-        Some((quota / period.unwrap_or(100_000.0)).to_string())
-    };
-    let mut lost = Vec::new();
-    let mut read = |what: &str, given: Option<String>, by: fn(&str) -> Option<String>| {
-        let given = given?;
-        let read = by(&given);
-        if read.is_none() {
-            lost.push(format!("{what}: {given}"));
-        }
-        read
-    };
-    let cpu = read(
-        "cpus",
-        of("limits", "cpus")
-            .or_else(|| scalar(service, "cpus"))
-            .or_else(quota),
-        millis,
-    );
-    let memory = of("limits", "memory").or_else(|| scalar(service, "mem_limit"));
-    let memory = read("mem_limit", memory, size);
-    let wanted_cpu = read("cpus", of("reservations", "cpus"), millis);
-    let wanted = of("reservations", "memory").or_else(|| scalar(service, "mem_reservation"));
-    let wanted_memory = read("mem_reservation", wanted, size);
-    // Without a request, a limit would also be what is kept free for the pod: compose reserves nothing for it.
-    let nothing = |limit: &Option<String>| limit.is_some().then(|| "0".to_owned());
-    let requests = [
-        ("cpu", wanted_cpu.or_else(|| nothing(&cpu))),
-        ("memory", wanted_memory.or_else(|| nothing(&memory))),
-    ];
-    let mut resources = Entries::new();
-    for (key, values) in [
-        ("limits", [("cpu", cpu), ("memory", memory)]),
-        ("requests", requests),
-    ] {
-        let values = values
-            .into_iter()
-            .filter_map(|(name, v)| Some((name.to_owned(), text(v?))));
-        let values: Entries = values.collect();
-        if !values.is_empty() {
-            set(&mut resources, key, Value::Map(values));
-        }
-    }
-    if !resources.is_empty() {
-        set(all, "resources", Value::Map(resources));
-    }
-    if of("limits", "pids").is_some() {
-        lost.push("pids: the setting `podPidsLimit` holds for all pods".to_owned());
-    }
-    let reserved = deploy.get("resources").and_then(|r| r.get("reservations"));
-    if reserved.is_some_and(|r| r.get("devices").is_some() || r.get("generic_resources").is_some())
-    {
-        lost.push("devices: name the device by CDI (coracle help devices)".to_owned());
-    }
-    let replicas = scalar(deploy, "replicas").or_else(|| scalar(service, "scale"));
-    if let Some(other) = replicas.filter(|word| word.parse::<u32>().is_err()) {
-        lost.push(format!("replicas: {other}"));
-    }
-    for key in [
-        "update_config",
-        "rollback_config",
-        "placement",
-        "mode",
-        "endpoint_mode",
-    ] {
-        // On one node `global` is one pod.
-        if deploy
-            .get(key)
-            .is_some_and(|v| *v != text("replicated") && *v != text("global"))
-        {
-            lost.push(format!("deploy.{key}"));
-        }
-    }
-    all.extend(lost.iter().map(|what| work.lost_entry(what)));
-}
-
-fn millis(text: &str) -> Option<String> {
-    let cores: f64 = text.trim().parse().ok()?;
-    let valid = cores > 0.0 && cores < 10_000.0;
-    valid.then(|| format!("{:.0}m", (cores * 1000.0).ceil()))
-}
-
 fn lifecycle(work: &Work<'_>, service: &Value, pod: &mut Pod, all: &mut Entries) {
     let mut hooks = Entries::new();
     for (key, field) in [("post_start", "postStart"), ("pre_stop", "preStop")] {
@@ -294,7 +206,12 @@ fn security(work: &Work<'_>, service: &Value, pod: &mut Pod, all: &mut Entries) 
             None => (user, None),
         };
         for (field, id) in [("runAsUser", Some(user)), ("runAsGroup", group)] {
-            match id.as_deref().map(|id| (id, id.parse::<i32>())) {
+            // Of all names, this one has the same number everywhere.
+            let number_of = |id: &str| match id {
+                "root" => Ok(0),
+                other => other.parse::<i32>(),
+            };
+            match id.as_deref().map(|id| (id, number_of(id))) {
                 Some((_, Ok(id))) => set(&mut context, field, number(id)),
                 Some((name, Err(_))) => {
                     let what = format!("user: `{name}` is a name; set `{field}` to its number");
@@ -365,6 +282,13 @@ fn of_pod(work: &Work<'_>, service: &Value, pod: &mut Pod) {
         set(&mut pod.security, "supplementalGroups", Value::List(groups));
     }
     let sysctls = pairs(service.get("sysctls")).into_iter();
+    for (name, _) in sysctls.clone().filter(|(name, _)| !is_safe(name)) {
+        let hint = format!("the pod waits until the setting `allowedUnsafeSysctls` names {name}");
+        let hint = (COMMENT.to_owned(), text(hint));
+        if !pod.security.contains(&hint) {
+            pod.security.push(hint);
+        }
+    }
     let sysctls = sysctls.map(|(name, value)| {
         map([
             ("name", text(name)),
@@ -445,7 +369,7 @@ fn network(work: &Work<'_>, service: &Value, pod: &mut Pod) {
             .spec
             .push(work.lost_entry(&format!("network_mode: {other}"))),
     }
-    if let Some(host) = scalar(service, "hostname") {
+    if let Some(host) = scalar(service, "hostname").filter(|host| !host.is_empty()) {
         let name = object_name(&host);
         match name == host {
             true => pod.share(work, "hostname", text(host)),
@@ -458,7 +382,9 @@ fn network(work: &Work<'_>, service: &Value, pod: &mut Pod) {
     hosts(work, service, pod);
     let mut dns = Entries::new();
     for (key, field) in [("dns", "nameservers"), ("dns_search", "searches")] {
-        let words = scalars(service.get(key));
+        let mut words = scalars(service.get(key));
+        // A dot alone asks for no domain to search.
+        words.retain(|word| !["", "."].contains(&&**word));
         if !words.is_empty() {
             set(&mut dns, field, texts(words));
         }

@@ -361,6 +361,7 @@ fn profiles_choose_services() {
     let text = "services: {a: {image: x}, b: {image: z, profiles: [debug]}}";
     let files = || vec![("compose.yaml".to_owned(), text.to_owned())];
     assert!(!yaml(text).contains("image: z"));
+    assert!(yaml(&text.replace("[debug]", "['', debug]")).contains("image: z"));
     for profile in ["debug", "*"] {
         let output = converted(
             &Given::Files(files()),

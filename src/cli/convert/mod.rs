@@ -18,6 +18,7 @@ mod plan;
 mod ports;
 mod project;
 mod quadlet;
+mod resources;
 mod run_line;
 mod text;
 mod tree;

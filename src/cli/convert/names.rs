@@ -45,6 +45,8 @@ pub(super) fn services(
                 }
             }
         }
+        // A variable that is not set.
+        wanted.retain(|name| !name.is_empty());
         for (number, name) in wanted.iter().enumerate() {
             if object_name(name) == *name {
                 names.push(name.clone());

@@ -77,7 +77,9 @@ pub(super) fn load(files: &[(String, String)], source: &Source<'_>) -> Result<Pr
         bounded(&service, &mut left)?;
         let profiles = scalars(service.get("profiles"));
         let chosen = |profile: &String| profile == "*" || profiles.contains(profile);
-        if profiles.is_empty() || source.profiles.iter().any(chosen) {
+        // The empty one is chosen where none is.
+        let by_default = source.profiles.is_empty() && profiles.iter().any(String::is_empty);
+        if profiles.is_empty() || by_default || source.profiles.iter().any(chosen) {
             project.services.push((name.clone(), service));
         } else {
             let profile = &profiles[0];
