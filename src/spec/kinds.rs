@@ -201,7 +201,13 @@ pub(super) fn nameless(value: &Value, path: &Path<'_>, report: &Report) {
         let mut lists = lists.iter().map(|key| value.get(key));
         lists.any(|list| matches!(list, Some(Value::List(_))))
     };
-    if let Some(services) = compose(value) {
+    let image = value.get("image");
+    if has("replicaCount") || image.is_some_and(|image| image.get("repository").is_some()) {
+        let message =
+            "Required value: these look like values for a Helm chart, which are no manifest";
+        let hint = "render the chart with them: `helm template CHART -f FILE`";
+        report.error_hint(&path.field("kind"), message, hint.to_owned());
+    } else if let Some(services) = compose(value) {
         let hint = "`coracle convert FILE` makes manifests of it";
         let at = services.map_or(*path, |key| path.field(key));
         let message = "this is a compose file, not a Kubernetes manifest";
