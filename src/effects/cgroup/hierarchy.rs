@@ -28,6 +28,9 @@ const V1_CONTROLLERS: [&str; 9] = [
 const V2_CONTROLLERS: [&str; 6] = ["cpu", "memory", "pids", "cpuset", "io", "hugetlb"];
 const REQUIRED: usize = 2;
 
+/// The files of cpu limits.
+const CPU_LIMITS: [&str; 3] = ["cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us"];
+
 /// Files that are missing on some kernels, where their values have no meaning.
 const NOT_EVERYWHERE: [&str; 7] = [
     "pids.max",
@@ -222,6 +225,14 @@ impl Hierarchies {
                     && (unbounded || NOT_EVERYWHERE.contains(&file)) =>
             {
                 Ok(())
+            }
+            Err(CgroupError::Access { source, .. })
+                if source.kind() == io::ErrorKind::NotFound
+                    && CPU_LIMITS.contains(&file)
+                    && target.parent().is_some_and(Path::is_dir) =>
+            {
+                let what = "limits of processor time (CONFIG_CFS_BANDWIDTH)";
+                Err(CgroupError::Lacking(what))
             }
             other => other,
         }

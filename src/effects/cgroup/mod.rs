@@ -45,6 +45,9 @@ pub enum CgroupError {
     /// No hierarchy is mounted, or a required controller is missing.
     #[error("no usable cgroup hierarchy: {0}")]
     Unusable(String),
+    /// The kernel is built without it.
+    #[error("the kernel has no {0}")]
+    Lacking(&'static str),
     /// A cgroup named in the settings does not exist.
     #[error("cgroup `{path}` does not exist")]
     Absent {

@@ -204,3 +204,20 @@ fn a_value_the_kernel_does_not_keep_is_an_error() {
     assert!(same("cpu.max", "max 100000", "max 100000\n"));
     assert!(!same("cpu.max", "1000 100000", "2000 100000\n"));
 }
+
+#[test]
+fn a_kernel_without_cpu_limits_is_told_from_a_cgroup_that_is_gone() {
+    let tree = Tree::new(Mode::V2, 0);
+    let path = tree.cgroups.pod_path(tree.spec.qos, &tree.spec.uid);
+    let limits = Limits::pod(&tree.spec, tree.spec.resources, LimitSettings::default());
+    let why = || {
+        tree.cgroups
+            .write(&path, &limits)
+            .expect_err("no file")
+            .to_string()
+    };
+    fs::remove_file(tree.folder("").join("cpu.max")).expect("it is there");
+    assert!(why().contains("CONFIG_CFS_BANDWIDTH"), "{}", why());
+    fs::remove_dir_all(tree.folder("")).expect("it is there");
+    assert!(!why().contains("CONFIG_CFS_BANDWIDTH"), "{}", why());
+}

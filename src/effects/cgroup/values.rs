@@ -105,9 +105,15 @@ impl Values {
                         "`{wanted}` was written to {file} of {whose}, but its value is `{found}`"
                     )
                 }
-                None => format!(
-                    "{file} of {whose} should be `{wanted}`, but this kernel has no such file"
-                ),
+                None => {
+                    let option = match &**file {
+                        "pids.max" => " (CONFIG_CGROUP_PIDS)",
+                        _ => "",
+                    };
+                    format!(
+                        "{file} of {whose} should be `{wanted}`, but this kernel has no such file{option}"
+                    )
+                }
             }
         })
     }
