@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::args::{DeleteArgs, DryRun};
 use super::client::Client;
 use super::error::{CliError, Result};
-use super::similar::with_hint;
+use super::similar::{nothing_in, with_hint};
 use super::{pod_path, put};
 use crate::api::encode;
 
@@ -25,7 +25,7 @@ pub(super) fn run(client: &Client, args: &DeleteArgs) -> Result<ExitCode> {
         return Err(CliError::usage("say which pods, or --all"));
     }
     if names.is_empty() {
-        eprintln!("No resources found in {ns} namespace.");
+        nothing_in(client, ns);
     }
     let grace = grace(args.grace_period, args.force, args.now);
     let (mut first_error, mut waiting) = (None, Vec::new());

@@ -12,6 +12,7 @@ use super::client::Client;
 use super::error::{CliError, Result};
 use super::logs::{self, Stream};
 use super::pod_path;
+use super::similar::nothing_in;
 use super::target::{self, first_ready, pods_of, workload_path};
 use crate::api::encode;
 use crate::spec::WorkloadKind;
@@ -92,7 +93,6 @@ impl<'a> Whose<'a> {
 /// Follows until all logs have ended and none is to come.
 pub(super) fn follow(client: &Client, args: &LogsArgs, whose: Whose<'_>) -> Result<ExitCode> {
     let namespace = &args.namespace.namespace;
-    let most = args.max_log_requests.max(1);
     let (notes, news) = sync_channel(MAX_NOTES);
     let mut seen = BTreeSet::new();
     let (mut active, mut at_first) = (0, true);
@@ -104,7 +104,7 @@ pub(super) fn follow(client: &Client, args: &LogsArgs, whose: Whose<'_>) -> Resu
             Err(error) => return Err(error),
         };
         if at_first {
-            check(args, whose, &pods, most)?;
+            check(client, args, whose, &pods)?;
             if pods.is_empty() {
                 return Ok(ExitCode::SUCCESS);
             }
@@ -133,15 +133,15 @@ pub(super) fn follow(client: &Client, args: &LogsArgs, whose: Whose<'_>) -> Resu
 }
 
 /// What was asked for at first has to be there, and not be too much.
-fn check(args: &LogsArgs, whose: Whose<'_>, pods: &[Value], most: usize) -> Result<()> {
-    let namespace = &args.namespace.namespace;
+fn check(client: &Client, args: &LogsArgs, whose: Whose<'_>, pods: &[Value]) -> Result<()> {
+    let most = args.max_log_requests.max(1);
     match (pods.is_empty(), whose) {
         (true, Whose::Of { all: false, .. }) => {
             let text = args.pod.as_deref().unwrap_or_default();
             return Err(CliError::new(format!("{text} has no pods"))
                 .hint(format!("`coracle describe {text}` shows why")));
         }
-        (true, _) => eprintln!("No resources found in {namespace} namespace."),
+        (true, _) => nothing_in(client, &args.namespace.namespace),
         (false, _) => {}
     }
     let containers = |pod: &Value| match args.all_containers {

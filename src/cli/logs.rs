@@ -10,6 +10,7 @@ use super::args::LogsArgs;
 use super::client::Client;
 use super::error::{CliError, Result};
 use super::follow::{self, Whose};
+use super::similar::nothing_in;
 use super::target::{self, pod_of, pods_of, workload_path};
 use super::{pod_path, put};
 use crate::api::encode;
@@ -96,7 +97,7 @@ fn streams(client: &Client, args: &LogsArgs, options: &str) -> Result<Vec<Stream
         }
     };
     if pods.is_empty() {
-        eprintln!("No resources found in {namespace} namespace.");
+        nothing_in(client, namespace);
     }
     let mut streams = Vec::new();
     for pod in &pods {

@@ -55,6 +55,21 @@ pub(super) fn with_hint(client: &Client, error: CliError) -> CliError {
     }
 }
 
+/// Says that there is nothing, and whether another namespace may be meant.
+pub(super) fn nothing_in(client: &Client, namespace: &str) {
+    eprintln!("No resources found in {namespace} namespace.");
+    let list = client.get("/api/v1/namespaces").unwrap_or_default();
+    let items = list["items"].as_array().into_iter().flatten();
+    let names: Vec<&str> = items
+        .filter_map(|item| item["metadata"]["name"].as_str())
+        .collect();
+    if !names.contains(&namespace)
+        && let Some(near) = nearest(namespace, &names)
+    {
+        eprintln!("  hint: did you mean `-n {near}`?");
+    }
+}
+
 fn hint(name: &str, namespace: &str, list: &Value) -> Option<String> {
     let items = list["items"].as_array()?;
     let all = items.iter().filter_map(|item| {

@@ -303,6 +303,11 @@ fn documents_outlive_a_broken_file_and_an_agent_and_conflicts_name_both_files() 
     agent.write("other.yaml", "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n---\napiVersion: v1\nkind: ServiceAccount\nmetadata: {name: robot, namespace: shop}\n");
     agent.write("a.yaml", &pod("a"));
     agent.wait_running("a");
+    let slip = agent.cli(&["get", "pods", "-n", "shpo"]);
+    assert_eq!(
+        String::from_utf8_lossy(&slip.stderr),
+        "No resources found in shpo namespace.\n  hint: did you mean `-n shop`?\n"
+    );
     agent.write(
         "config.yaml",
         "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: app}\ndata: [1]\n",

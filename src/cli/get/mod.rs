@@ -13,7 +13,7 @@ use super::args::{GetArgs, Resource};
 use super::client::Client;
 use super::error::{CliError, Result};
 use super::put;
-use super::similar::with_hint;
+use super::similar::{nothing_in, with_hint};
 use super::target::targets;
 use crate::api::{VolumeRow, encode};
 use crate::spec::WorkloadKind;
@@ -47,11 +47,10 @@ pub(super) fn run(client: &Client, args: &GetArgs) -> Result<ExitCode> {
     }
     if found.items.is_empty() && found.errors.is_empty() && printer.is_table() {
         let namespaced = asked.iter().any(|(resource, _)| is_namespaced(*resource));
-        let place = match namespaced && !args.list.all_namespaces {
-            true => format!(" in {} namespace", args.list.namespace.namespace),
-            false => String::new(),
-        };
-        eprintln!("No resources found{place}.");
+        match namespaced && !args.list.all_namespaces {
+            true => nothing_in(client, &args.list.namespace.namespace),
+            false => eprintln!("No resources found."),
+        }
         return Ok(ExitCode::SUCCESS);
     }
     if printer.is_table() {
