@@ -352,7 +352,7 @@ pub struct LogsArgs {
     /// Namespace
     #[command(flatten)]
     pub namespace: NamespaceArgs,
-    /// Keep printing as more is written
+    /// Keep printing as more is written, also by pods of KIND/NAME or a selector that come later
     #[arg(short, long)]
     pub follow: bool,
     /// Print the log of the run before the current one
