@@ -16,7 +16,7 @@ use super::events::{EventRecord, EventRing};
 use super::files::FileStatus;
 use super::object::{Change, Collection, Key, Object};
 use crate::spec::configuration::{Object as Document, ObjectKind};
-use crate::spec::{WorkloadKind, read_object};
+use crate::spec::{WorkloadKey, WorkloadKind, read_object};
 use crate::sys::{clock, process};
 use crate::types::{Gather, InOrder};
 
@@ -290,20 +290,22 @@ impl Store {
         }
     }
 
-    /// Shows documents of a kind that stands for pods, with their status, and removes all others of that kind.
-    pub fn set_workloads(&self, kind: WorkloadKind, documents: &[Value]) {
-        let mut wanted = BTreeSet::new();
-        for document in documents {
-            let metadata: ObjectMeta = read_object(&document["metadata"]).unwrap_or_default();
-            let object = Object::new(&metadata, Vec::new());
-            wanted.insert(object.key.clone());
-            self.upsert(Kind::Workloads(kind), object, |version| {
-                let mut document = document.clone();
-                document["metadata"]["resourceVersion"] = version.to_string().into();
-                to_json(&document)
-            });
-        }
-        self.remove_others(Kind::Workloads(kind), &wanted);
+    /// Shows a document that stands for pods. Does nothing if it is unchanged.
+    pub fn upsert_workload(&self, kind: WorkloadKind, document: &Value) {
+        let metadata: ObjectMeta = read_object(&document["metadata"]).unwrap_or_default();
+        let object = Object::new(&metadata, Vec::new());
+        self.upsert(Kind::Workloads(kind), object, |version| {
+            let mut document = document.clone();
+            document["metadata"]["resourceVersion"] = version.to_string().into();
+            to_json(&document)
+        });
+    }
+
+    /// Removes all documents of this kind but these.
+    pub fn keep_workloads(&self, kind: WorkloadKind, known: &BTreeSet<&WorkloadKey>) {
+        let key = |key: &&WorkloadKey| (key.namespace.clone(), key.name.clone());
+        let known: BTreeSet<Key> = known.iter().map(key).collect();
+        self.remove_others(Kind::Workloads(kind), &known);
     }
 
     /// Replaces the list of manifest files.

@@ -280,6 +280,7 @@ impl Node {
             .into_iter()
             .chain(self.saved.exits.next())
             .chain(self.black_box.next())
+            .chain(self.saved.files.next())
             .chain(self.bundles.next_wake());
         planned.chain(others).min()
     }

@@ -12,6 +12,7 @@ use crate::api::{CommandError, CommandErrorKind, Rollout, RolloutRequest};
 use crate::plan::workload::revisions::{History, Overrides, Subject};
 use crate::plan::{Event, NodeFact, status};
 use crate::spec::{PodKey, WorkloadKey};
+use crate::types::Time;
 
 /// What is in force instead of what files say, as it is on disk. For the thread that reads the files.
 #[derive(Debug, Clone, Default)]
@@ -39,12 +40,13 @@ impl OnDisk {
 }
 
 impl Node {
-    /// Writes changes of the records, and then has what they say put in force.
-    pub(super) fn keep_revisions(&mut self) -> Option<Task<()>> {
+    /// Writes changes of the records unless their file rests, as it does only if the time is given, and then has
+    /// what they say put in force.
+    pub(super) fn keep_revisions(&mut self, now: Option<Time>) -> Option<Task<()>> {
         let histories = &self.state.workloads.histories;
         let changes = histories.changes;
         let records = || histories.records();
-        let write = self.saved.files.begin_revisions(changes, records)?;
+        let write = self.saved.files.begin_revisions(changes, now, records)?;
         let (tools, overrides) = (self.tools.clone(), histories.overrides());
         Some(task(async move {
             unblock(write).await;
@@ -63,7 +65,7 @@ impl Node {
                 return;
             }
         };
-        match self.keep_revisions() {
+        match self.keep_revisions(None) {
             None => {
                 let _ = reply.try_send(Ok(answer));
             }

@@ -1,6 +1,7 @@
 //! State files: what an agent restart needs beside the pods' folders. Each is written beside the loop, once for all
-//! changes since the last write. A lost write may at most give a new pod the UID of an earlier one, or a condition
-//! a later time, or a rollout its whole time again.
+//! changes since the last write; those about rollouts at most once a second, as many documents change together. A lost
+//! write may at most give a new pod the UID of an earlier one, or a condition a later time, or a rollout its whole time
+//! again.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -17,9 +18,13 @@ use crate::plan::workload::revisions::{History, Subject};
 use crate::plan::{Event, NodeFact};
 use crate::spec::WorkloadKey;
 use crate::sys::file::{self, Durability};
+use crate::types::Time;
 
 /// Largest file that is read: a thousand pods, with room to spare.
 const MAX_BYTES: u64 = 4 << 20;
+
+/// The time between two writes of a file about rollouts.
+const REST_MS: u64 = 1000;
 
 /// All state files.
 #[derive(Debug)]
@@ -60,9 +65,13 @@ impl StateFiles {
                 ..StateFile::new(layout.jobs(), 0)
             },
             crons: 0,
-            rollouts: StateFile::new(layout.rollouts(), 0),
+            rollouts: StateFile {
+                rest_ms: REST_MS,
+                ..StateFile::new(layout.rollouts(), 0)
+            },
             revisions: StateFile {
                 durability: Durability::PowerCut,
+                rest_ms: REST_MS,
                 ..StateFile::new(layout.revisions(), 0)
             },
         }
@@ -79,14 +88,18 @@ impl StateFiles {
 impl Node {
     /// Writes changes soon.
     pub(super) fn keep_files(&mut self) {
+        self.keep_files_at(Some(super::now().time));
+    }
+
+    /// Without a time, no file rests.
+    fn keep_files_at(&mut self, now: Option<Time>) {
         let state = &self.state;
         let incarnations = &state.incarnations;
         let files = &mut self.saved.files;
         let changes = incarnations.changes();
-        files.incarnations.keep(changes, || json(incarnations));
-        files
-            .holds
-            .keep(state.hold_changes, || json(&state.holds()));
+        files.incarnations.keep(changes, now, || json(incarnations));
+        let holds = || json(&state.holds());
+        files.holds.keep(state.hold_changes, now, holds);
         let workloads = &state.workloads;
         let jobs = &workloads.jobs;
         let kept = || KeptJobs {
@@ -95,7 +108,7 @@ impl Node {
             crons: workloads.crons.records(),
         };
         let (changes, crons) = (workloads.job_changes(), workloads.crons.changes);
-        files.jobs.keep(changes, || json(&kept()));
+        files.jobs.keep(changes, now, || json(&kept()));
         if files.crons != crons {
             files.crons = crons;
             // A run of a CronJob begins after that.
@@ -108,14 +121,15 @@ impl Node {
         }
         let changes = workloads.rollout_changes;
         let kept = || json(&workloads.rollouts());
-        files.rollouts.keep(changes, kept);
-        if let Some(written) = self.keep_revisions() {
+        files.rollouts.keep(changes, now, kept);
+        if let Some(written) = self.keep_revisions(now) {
             written.detach();
         }
     }
 
     /// Blocking. Writes what is left.
-    pub(super) fn flush_files(&self) {
+    pub(super) fn flush_files(&mut self) {
+        self.keep_files_at(None);
         self.saved.files.incarnations.flush();
         self.saved.files.holds.flush();
         self.saved.files.jobs.flush();
@@ -125,17 +139,23 @@ impl Node {
 }
 
 impl StateFiles {
-    /// What writes the revisions of documents, if they have changed.
+    /// When changes are due that rest.
+    pub(super) fn next(&self) -> Option<Time> {
+        let due = [&self.rollouts, &self.revisions].map(|file| file.due);
+        due.into_iter().flatten().min()
+    }
+
+    /// What writes the revisions of documents, if they have changed and the file does not rest.
     pub(super) fn begin_revisions<T: Serialize>(
         &mut self,
         changes: u64,
+        now: Option<Time>,
         records: impl FnOnce() -> T,
     ) -> Option<impl FnOnce() + Send + 'static> {
         let file = &mut self.revisions;
-        if file.seen == changes {
+        if !file.begins(changes, now) {
             return None;
         }
-        file.seen = changes;
         *lock(&file.slot.next) = Some(json(&records()));
         let (path, durability, slot) = (file.path.clone(), file.durability, Arc::clone(&file.slot));
         Some(move || write(&path, durability, &slot))
@@ -150,6 +170,12 @@ struct StateFile {
     /// The newest state, by its number of changes.
     seen: u64,
     slot: Arc<Slot>,
+    /// The time between two writes.
+    rest_ms: u64,
+    /// Until when it is not written.
+    rests_until: Time,
+    /// When it is written, if something has changed while it rests.
+    due: Option<Time>,
 }
 
 #[derive(Debug)]
@@ -171,17 +197,34 @@ impl StateFile {
             durability: Durability::Process,
             seen,
             slot,
+            rest_ms: 0,
+            rests_until: Time::default(),
+            due: None,
         }
     }
 
-    /// Writes the file soon if anything has changed.
-    fn keep(&mut self, changes: u64, now: impl FnOnce() -> Vec<u8>) {
+    /// Whether a write begins now: something has changed, and the file does not rest.
+    fn begins(&mut self, changes: u64, now: Option<Time>) -> bool {
         if self.seen == changes {
-            return;
+            return false;
+        }
+        if now.is_some_and(|now| now < self.rests_until) {
+            self.due = Some(self.rests_until);
+            return false;
         }
         self.seen = changes;
+        self.rests_until = now.unwrap_or_default().plus(self.rest_ms);
+        self.due = None;
+        true
+    }
+
+    /// Writes the file soon if anything has changed.
+    fn keep(&mut self, changes: u64, now: Option<Time>, content: impl FnOnce() -> Vec<u8>) {
+        if !self.begins(changes, now) {
+            return;
+        }
         // A pending write takes it along.
-        if lock(&self.slot.next).replace(now()).is_none() {
+        if lock(&self.slot.next).replace(content()).is_none() {
             super::spawn(self.written());
         }
     }

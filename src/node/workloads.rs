@@ -21,8 +21,8 @@ const REVISION_NOTE: &str = "coracle.dev/in-force";
 pub(super) struct Workloads {
     /// The documents in force, each with the time of its file.
     documents: Vec<(Arc<Workload>, Time)>,
-    /// Their status as it was shown last.
-    status: BTreeMap<WorkloadKey, Value>,
+    /// What each was shown with last beside its file: JSON.
+    beside: BTreeMap<WorkloadKey, String>,
     /// What had changed in the planner's state when they were shown last.
     changes: Option<u64>,
     /// They are shown once what Jobs have achieved is on disk.
@@ -33,7 +33,7 @@ impl Workloads {
     /// These documents are in force.
     pub(super) fn set(&mut self, documents: Vec<(Arc<Workload>, Time)>) {
         self.documents = documents;
-        self.status.clear();
+        self.beside.clear();
         self.changes = None;
     }
 }
@@ -70,7 +70,7 @@ impl Node {
         }
     }
 
-    /// Shows the documents, if the status of one of them may have changed.
+    /// Shows the documents of which something but the file has changed.
     fn show_workloads(&mut self) {
         let changes = Some(self.state.workloads.changes);
         if self.workloads.changes == changes {
@@ -82,60 +82,58 @@ impl Node {
             // Jobs of CronJobs are in no file.
             let made = self.state.workloads.crons.made.values();
             let made = made.map(|made| (Arc::clone(&made.workload), time(made.created)));
-            let all = files.chain(made);
-            let of_kind: Vec<_> = all.filter(|(w, _)| w.key.kind == kind).collect();
-            let known = of_kind.iter().map(|(workload, _)| &workload.key);
-            let known: BTreeSet<&WorkloadKey> = known.collect();
-            let before = self.workloads.status.len();
-            let status = &mut self.workloads.status;
-            status.retain(|key, _| key.kind != kind || known.contains(key));
-            let mut same = before == self.workloads.status.len();
-            for (workload, _) in &of_kind {
-                let now = status::of(&self.state, workload).unwrap_or_default();
-                let before = self.workloads.status.get(&workload.key);
-                if before != Some(&now) {
-                    same = false;
-                    self.workloads.status.insert(workload.key.clone(), now);
+            let all: Vec<_> = files
+                .chain(made)
+                .filter(|(w, _)| w.key.kind == kind)
+                .collect();
+            for (workload, created) in &all {
+                let status = status::of(&self.state, workload).unwrap_or_default();
+                let annotations = self.annotations(workload);
+                let beside = format!("{status}{annotations}");
+                if self.workloads.beside.get(&workload.key) == Some(&beside) {
+                    continue;
                 }
+                self.workloads.beside.insert(workload.key.clone(), beside);
+                let shown = shown(workload, created, status, annotations);
+                self.shown.store.upsert_workload(kind, &shown);
             }
-            let shown = of_kind.iter().filter_map(|(workload, created)| {
-                let status = self.workloads.status.get(&workload.key)?;
-                Some(self.with_revision(workload, shown(workload, created, status)))
-            });
-            if !same || of_kind.is_empty() {
-                let shown: Vec<Value> = shown.collect();
-                self.shown.store.set_workloads(kind, &shown);
-            }
+            let known: BTreeSet<&WorkloadKey> = all.iter().map(|(w, _)| &w.key).collect();
+            let beside = &mut self.workloads.beside;
+            beside.retain(|key, _| key.kind != kind || known.contains(key));
+            self.shown.store.keep_workloads(kind, &known);
         }
     }
-}
 
-impl Node {
-    /// The document with the number of its revision, and why something else is in force than its file says.
-    fn with_revision(&self, workload: &Workload, mut object: Value) -> Value {
+    /// The number of the document's revision, and why something else is in force than its file says.
+    fn annotations(&self, workload: &Workload) -> Value {
         let subject = Subject::Workload(workload.key.clone());
         let history = self.state.workloads.histories.of(&subject);
         let last = history.and_then(|history| history.revisions.last());
-        let annotations = &mut object["metadata"]["annotations"];
+        let mut annotations = json!({});
         if let (Some(last), WorkloadKind::Deployment) = (last, workload.key.kind) {
             annotations["deployment.kubernetes.io/revision"] = json!(last.number.to_string());
         }
         if let Some((_, note)) = status::note(&self.state, workload) {
             annotations[REVISION_NOTE] = json!(note);
         }
-        object
+        annotations
     }
 }
 
 /// The document with what an API server adds.
-fn shown(workload: &Workload, created: &Time, status: &Value) -> Value {
+fn shown(workload: &Workload, created: &Time, status: Value, annotations: Value) -> Value {
     let mut object: Value = serde_json::from_str(&workload.manifest).unwrap_or_default();
     let metadata = &mut object["metadata"];
     metadata["namespace"] = json!(workload.key.namespace);
     metadata["uid"] = json!(workload.key.uid().to_string());
     metadata["creationTimestamp"] = json!(created);
     metadata["generation"] = json!(1);
-    object["status"] = status.clone();
+    if let Value::Object(more) = annotations {
+        for (name, value) in more {
+            metadata["annotations"][name] = value;
+        }
+    }
+    object["status"] = status;
     let scales = !matches!(
         workload.key.kind,
         WorkloadKind::DaemonSet | WorkloadKind::Job | WorkloadKind::CronJob

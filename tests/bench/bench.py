@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures coracle's figures against their budgets, and peers if they are installed, and prints one table.
 
-    tests/bench/run [--pods 50] [--rounds 15] [--only configuration|network|planner|pods|probes|pull|start]
+    tests/bench/run [--pods 50] [--rounds 15] [--only configuration|network|planner|pods|probes|pull|start|workloads]
 
 Times come from the pods themselves (a busybox container makes a file, and the kernel stamps it), so that polling is not
 measured. Figures can be compared within one run on one machine; no figure passes or fails.
@@ -25,6 +25,7 @@ import network
 import probes
 import pull
 import start
+import workloads
 
 REPO = pathlib.Path(__file__).resolve().parents[2]
 IMAGE = "docker.io/library/busybox:bench"
@@ -47,7 +48,7 @@ class Agent:
     def __init__(self, binary):
         self.binary = binary
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="coracle-bench.", dir="/tmp"))
-        self.cgroup = f"coracle-bench-{os.getpid()}"
+        self.cgroup = f"coracle-bench-{os.getpid()}-{self.dir.name.split('.')[1]}"
         for part in ("manifests", "out", "preload"):
             (self.dir / part).mkdir()
         # On a real node the state of the boot is on tmpfs, too.
@@ -281,6 +282,8 @@ def pods(agent, args):
     pids = agent.pids()
     row(f"agent + {len(pids) - 1} shims, PSS", f"{pss(pids) / 1024:.1f} MB", "30 MB with 50")
     time.sleep(3)
+    # A minute after the last start, each pod's exits are written once.
+    time.sleep(70)
     cpu, written = idle(agent, args.idle)
     row("idle cpu a minute", f"{cpu:.2f} s", "0.1 s")
     row("idle disk writes a minute", f"{written:.0f} bytes", "0 bytes")
@@ -308,7 +311,7 @@ def main():
     parser.add_argument("--pods", type=int, default=50)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--idle", type=int, default=60, help="seconds for which the idle agent is measured")
-    parser.add_argument("--only", choices=["configuration", "network", "planner", "pods", "probes", "pull", "start"],
+    parser.add_argument("--only", choices=["configuration", "network", "planner", "pods", "probes", "pull", "start", "workloads"],
                         help="measure only this part")
     parser.add_argument("--binary", type=pathlib.Path, help="measure this build, not the newest release build")
     args = parser.parse_args()
@@ -334,6 +337,13 @@ def main():
             probes.costs(agent, row, 100, 60)
         if args.only in (None, "pull"):
             pull.costs(agent, row, min(args.rounds, 5), pss)
+        if args.only in (None, "workloads"):
+            def new_agent():
+                other = Agent(binary)
+                other.cli("image", "import", str(archive))
+                return other
+
+            workloads.costs(agent, row, boottime, new_agent)
         if args.only is None:
             planner()
     finally:

@@ -356,8 +356,14 @@ impl<'s> Stage<'s> {
         progress.progressing.set(!progress.failed, now.wall);
         let new = self.new.iter().filter_map(|new| new.here.as_ref()?.ready);
         let ripe = new.chain(self.old.iter().filter_map(|old| old.ready));
-        let waits = [self.min_ready_ms, self.workload.steady_ms];
-        let ripe = ripe.flat_map(|since| waits.map(|wait| since.plus(wait)));
+        let (available, steady) = (self.min_ready_ms, self.workload.steady_ms);
+        // Pods of all documents that became ready together are looked at together.
+        let whole = |at: Time| at.0.checked_next_multiple_of(1000).map_or(at, Time);
+        let ripe = ripe.flat_map(|since| {
+            let steady = (steady != available).then(|| whole(since.plus(steady)));
+            [Some(since.plus(available)), steady]
+        });
+        let ripe = ripe.flatten();
         let later = ripe
             .chain(fails_at)
             .chain(record_at)
