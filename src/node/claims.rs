@@ -39,6 +39,7 @@ impl Node {
         if claims_of(pod).next().is_some() {
             self.show_configuration();
             self.settle_claims();
+            self.ending_claims.due.set(true);
         }
     }
 

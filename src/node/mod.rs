@@ -15,6 +15,7 @@ mod configuration;
 mod conflicts;
 mod cordon;
 mod devices;
+mod ending_claims;
 mod ensure_image;
 mod execute;
 mod exits;
@@ -135,6 +136,8 @@ enum Input {
     JobsKept,
     /// Claims have the sizes that their documents ask for: the outcome of the settlement of this number.
     ClaimsSettled(u64, Vec<Sized>),
+    /// Claims that were to end have ended.
+    ClaimsEnded,
     /// logind says whether the machine is about to go down.
     Logind(bool),
     /// SIGPWR: the power fails.
@@ -206,6 +209,8 @@ struct Node {
     documents: Vec<claims::Shown>,
     /// The documents that stand for pods, as they are shown.
     workloads: workloads::Workloads,
+    /// Claims that end with what they were made for.
+    ending_claims: ending_claims::EndingClaims,
     /// The claims whose size is known.
     claim_sizes: Vec<Sized>,
     /// How many settlements of claims have begun, and the newest of those whose outcome is known.
@@ -312,6 +317,7 @@ impl Node {
                     }
                     self.note_claims();
                     self.record(&Event::Node(NodeFact::DesiredChanged(documents.desired)));
+                    self.ending_claims.due.set(true);
                     if documents.complete {
                         self.forget_stray_stops();
                         if !self.swept {
@@ -352,6 +358,7 @@ impl Node {
             }
             Input::JobsKept => self.workloads.waits = false,
             Input::ClaimsSettled(number, sizes) => self.claims_settled(number, sizes),
+            Input::ClaimsEnded => self.claims_ended(),
             Input::Logind(preparing) => self.logind_says(preparing),
             Input::PowerFails => self.power_fails(),
             Input::Reclaimed(reclaim) => self.reclaimed(reclaim),
@@ -508,6 +515,7 @@ impl Node {
         self.show_kept_workloads();
         self.views.keep_up(&self.state, &self.tools.facts.now());
         self.tell_of_drain();
+        self.end_claims();
         // An empty node has a status, too.
         self.manager.status(&self.state, self.leaving);
         if !changed.is_empty() {
@@ -545,6 +553,7 @@ impl Node {
         self.black_box.forget(uid);
         self.shown.forget(uid);
         self.freed.note(memory::SMALL);
+        self.ending_claims.due.set(true);
     }
 
     /// Gives memory back to the system, also that of tables which had many more entries.

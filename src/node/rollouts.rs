@@ -40,13 +40,12 @@ impl OnDisk {
 }
 
 impl Node {
-    /// Writes changes of the records unless their file rests, as it does only if the time is given, and then has
-    /// what they say put in force.
+    /// Writes changes of the records and then has what they say put in force. How far rollouts are may rest for a
+    /// moment if the time is given.
     pub(super) fn keep_revisions(&mut self, now: Option<Time>) -> Option<Task<()>> {
         let histories = &self.state.workloads.histories;
         let changes = histories.changes;
-        let records = || histories.records();
-        let write = self.saved.files.begin_revisions(changes, now, records)?;
+        let write = self.saved.files.begin_revisions(histories, now)?;
         let (tools, overrides) = (self.tools.clone(), histories.overrides());
         Some(task(async move {
             unblock(write).await;

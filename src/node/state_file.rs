@@ -14,7 +14,7 @@ use crate::layout::Layout;
 use crate::plan::incarnation::Incarnations;
 use crate::plan::workload::cron::CronRecord;
 use crate::plan::workload::job::JobRecord;
-use crate::plan::workload::revisions::{History, Subject};
+use crate::plan::workload::revisions::{Histories, History, Subject};
 use crate::plan::{Event, NodeFact};
 use crate::spec::WorkloadKey;
 use crate::sys::file::{self, Durability};
@@ -41,6 +41,8 @@ pub(super) struct StateFiles {
     rollouts: StateFile,
     /// The revisions of documents.
     revisions: StateFile,
+    /// The changes in them that do not rest.
+    decisions: u64,
 }
 
 /// What Jobs have achieved, with the boot in which the times of it mean something.
@@ -74,6 +76,7 @@ impl StateFiles {
                 rest_ms: REST_MS,
                 ..StateFile::new(layout.revisions(), 0)
             },
+            decisions: 0,
         }
     }
 }
@@ -145,18 +148,21 @@ impl StateFiles {
         due.into_iter().flatten().min()
     }
 
-    /// What writes the revisions of documents, if they have changed and the file does not rest.
-    pub(super) fn begin_revisions<T: Serialize>(
+    /// What writes the revisions of documents, if they have changed. Without a time, or if what is in force has changed,
+    /// the file does not rest.
+    pub(super) fn begin_revisions(
         &mut self,
-        changes: u64,
+        histories: &Histories,
         now: Option<Time>,
-        records: impl FnOnce() -> T,
     ) -> Option<impl FnOnce() + Send + 'static> {
+        let decisions = histories.changes - histories.progress_changes;
+        let now = now.filter(|_| decisions == self.decisions);
+        self.decisions = decisions;
         let file = &mut self.revisions;
-        if !file.begins(changes, now) {
+        if !file.begins(histories.changes, now) {
             return None;
         }
-        *lock(&file.slot.next) = Some(json(&records()));
+        *lock(&file.slot.next) = Some(json(&histories.records()));
         let (path, durability, slot) = (file.path.clone(), file.durability, Arc::clone(&file.slot));
         Some(move || write(&path, durability, &slot))
     }

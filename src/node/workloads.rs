@@ -77,6 +77,7 @@ impl Node {
             return;
         }
         self.workloads.changes = changes;
+        self.ending_claims.due.set(true);
         for kind in WorkloadKind::ALL {
             let files = self.workloads.documents.iter().cloned();
             // Jobs of CronJobs are in no file.

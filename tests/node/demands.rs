@@ -30,7 +30,7 @@ fn number_of_pods(agent: &Agent) -> usize {
 }
 
 /// Waits for something that no event reports.
-fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+pub(super) fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     let deadline = Instant::now() + 2 * PATIENCE;
     while !is_so() {
         assert!(Instant::now() < deadline, "{what}");

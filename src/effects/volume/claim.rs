@@ -1,5 +1,6 @@
 //! Claims: what each one is bound to is decided when a pod first uses it, and written down for good. Most have a
-//! directory of their own, which outlives pods, files and reboots; nothing but `coracle volume rm` removes it.
+//! directory of their own, which outlives pods, files and reboots; nothing but `coracle volume rm` removes it, and the
+//! policy of a StatefulSet.
 
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
@@ -15,7 +16,8 @@ use super::ownership::{self, Change, Files};
 use super::{Sources, VolumeError, host_path};
 use crate::layout::Layout;
 use crate::spec::binding::{Choice, choose};
-use crate::spec::{Configuration, HostPathType, Object, ObjectKind, PodSpec};
+use crate::spec::workload::Owner;
+use crate::spec::{Configuration, HostPathType, Object, ObjectKind, PodKey, PodSpec};
 use crate::sys::file::{self, Durability};
 use crate::sys::tree;
 use crate::types::{Gather, InOrder};
@@ -35,6 +37,9 @@ pub struct Record {
     /// The number of its project, by which the file system limits it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project: Option<u32>,
+    /// The StatefulSet that it ends with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<Owner>,
 }
 
 /// What a claim is bound to.
@@ -233,6 +238,7 @@ fn bind(
         bound,
         capacity: None,
         project: None,
+        owner: None,
     })
 }
 
@@ -305,6 +311,20 @@ fn make_directory(folder: &Path, fs_group: Option<u32>) -> io::Result<()> {
     fs::set_permissions(&new, Permissions::from_mode(mode))?;
     fs::rename(&new, &place)?;
     fs::File::open(folder)?.sync_all()
+}
+
+/// Blocking. Writes down the StatefulSet that a bound claim ends with.
+///
+/// # Errors
+///
+/// Those of writing the record.
+pub fn own(layout: &Layout, claim: &PodKey, owner: Option<Owner>) -> Result<(), VolumeError> {
+    let folder = layout.claim(&claim.namespace, &claim.name);
+    let _turn = BINDING.lock().unwrap_or_else(PoisonError::into_inner);
+    match read(&folder) {
+        Some(record) => write(&folder, &Record { owner, ..record }),
+        None => Ok(()),
+    }
 }
 
 /// Blocking. Forgets what a claim is bound to, and removes its own directory. A pod that comes meanwhile gets a new one.

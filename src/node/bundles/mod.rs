@@ -401,6 +401,13 @@ fn rolled_back(name: &str, state: Option<State>) -> Result<State, ChangeError> {
     })
 }
 
+impl Bundles {
+    /// Whether the generation before may come back of one of them.
+    pub(super) fn are_on_trial(&self) -> bool {
+        self.all.values().any(|known| known.state.trial.is_some())
+    }
+}
+
 impl Node {
     /// Takes what is on disk now.
     pub(super) fn bundles_are(&mut self, all: All) {

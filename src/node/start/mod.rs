@@ -351,6 +351,7 @@ impl Agent {
             swept: false,
             documents: Vec::new(),
             workloads: super::workloads::Workloads::default(),
+            ending_claims: Default::default(),
             claim_sizes: Vec::new(),
             settlements: Cell::new(0),
             settled: 0,

@@ -8,6 +8,7 @@
 pub mod cron;
 pub mod job;
 pub(super) mod notice;
+pub mod retention;
 pub mod revisions;
 mod stage;
 pub mod status;

@@ -114,6 +114,8 @@ pub struct Histories {
     pub(super) steady: BTreeMap<PodKey, Time>,
     /// Grows with each change.
     pub changes: u64,
+    /// Those of them that may be lost: how far a rollout is, which shows again.
+    pub progress_changes: u64,
 }
 
 /// What is in force instead of what files say, by document.
@@ -300,6 +302,7 @@ impl Histories {
         if let Some(history) = self.all.get_mut(subject) {
             history.trial = Some(trial);
             self.changes += 1;
+            self.progress_changes += 1;
         }
     }
 
@@ -312,6 +315,7 @@ impl Histories {
             history.good = Some(hash.to_owned());
             history.trial = None;
             self.changes += 1;
+            self.progress_changes += 1;
         }
     }
 
@@ -343,6 +347,7 @@ impl Histories {
             history.trial = Some(trial);
             history.best = best;
             self.changes += 1;
+            self.progress_changes += 1;
         }
         let Some(trial) = &history.trial else {
             return (now, None);

@@ -66,12 +66,22 @@ impl World {
     }
 
     pub(super) fn read(&mut self, text: &str) {
+        self.tell_desired(text, false);
+    }
+
+    /// There is no other file.
+    pub(super) fn read_all(&mut self, text: &str) {
+        self.tell_desired(text, true);
+    }
+
+    fn tell_desired(&mut self, text: &str, complete: bool) {
         let found = documents(text.as_bytes(), "f", &ConvertContext::of("n")).unwrap();
         let pods = found.pods.into_iter();
         let workloads = found.workloads.into_iter();
         let desired = Desired {
             pods: pods.map(|p| (p.uid.clone(), Arc::new(p))).collect(),
             workloads: workloads.map(|w| (w.key.clone(), Arc::new(w))).collect(),
+            complete,
             ..Desired::default()
         };
         self.tell(Event::Node(NodeFact::DesiredChanged(desired)));

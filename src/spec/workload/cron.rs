@@ -319,6 +319,7 @@ impl Draft {
             paused: false,
             job: None,
             cron: Some(Box::new(cron)),
+            retention: None,
             manifest: self.manifest,
         }
     }

@@ -9,8 +9,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, 
 
 use super::written::{self, Spec, Strategy, Written};
 use super::{
-    MAX_HISTORY, MAX_REPLICAS, STEADY_MS, Update, Workload, WorkloadKey, WorkloadKind, job,
-    selector, update,
+    MAX_HISTORY, MAX_REPLICAS, Retention, STEADY_MS, Update, Workload, WorkloadKey, WorkloadKind,
+    job, selector, update,
 };
 use crate::spec::configuration::{self, Object};
 use crate::spec::decode::decode;
@@ -18,6 +18,7 @@ use crate::spec::error::{Path, Report};
 use crate::spec::pod::PodKey;
 use crate::spec::value::Value;
 use crate::spec::{assemble, names, parse, rollback, suggest, uid};
+use crate::types::Gather;
 
 /// A document whose template is still to be decoded.
 #[derive(Debug)]
@@ -206,6 +207,7 @@ pub(in crate::spec) fn make(
             history: usize::try_from(spec.revision_history_limit.unwrap_or(MAX_HISTORY))
                 .unwrap_or(0)
                 .min(MAX_HISTORY as usize),
+            retention: retention(&spec),
             manifest,
             revision,
             key,
@@ -506,6 +508,25 @@ fn rollback(
     Some(within)
 }
 
+fn retention(spec: &Spec) -> Option<Box<Retention>> {
+    let given = &spec.persistent_volume_claim_retention_policy;
+    let (when_deleted, when_scaled) = (
+        given.when_deleted == "Delete",
+        given.when_scaled == "Delete",
+    );
+    let names = spec.volume_claim_templates.iter();
+    let volumes = names
+        .filter_map(|claim| claim.metadata.name.clone())
+        .gather();
+    (when_deleted || when_scaled).then(|| {
+        Box::new(Retention {
+            volumes,
+            when_deleted,
+            when_scaled,
+        })
+    })
+}
+
 fn check_stateful(spec: &Spec, path: &Path<'_>, report: &Report) {
     let policy = spec.pod_management_policy.as_str();
     let policies = ["OrderedReady", "Parallel"];
@@ -518,14 +539,8 @@ fn check_stateful(spec: &Spec, path: &Path<'_>, report: &Report) {
         ("whenDeleted", &retention.when_deleted),
         ("whenScaled", &retention.when_scaled),
     ] {
-        match given.as_str() {
-            "" | "Retain" => {}
-            "Delete" => report.refuse(
-                &at.field(field),
-                "the data of claims is never removed by itself",
-                "write `Retain`, and remove volumes that are not needed any more by `coracle volume rm`",
-            ),
-            other => report.unsupported(&at.field(field), other, &["Delete", "Retain"]),
+        if !matches!(given.as_str(), "" | "Retain" | "Delete") {
+            report.unsupported(&at.field(field), given, &["Delete", "Retain"]);
         }
     }
     not_negative(

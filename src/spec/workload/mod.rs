@@ -211,8 +211,34 @@ pub struct Workload {
     pub job: Option<Box<Job>>,
     /// Its Jobs begin at set times.
     pub cron: Option<Box<CronJob>>,
+    /// Which claims of its pods are removed; `None`: none.
+    pub retention: Option<Box<Retention>>,
     /// The document as it is shown, without status: JSON.
     pub manifest: Arc<str>,
+}
+
+/// The claims of a StatefulSet's pods that are removed with their data: `persistentVolumeClaimRetentionPolicy`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Retention {
+    /// The names of the templates of claims.
+    pub volumes: Vec<String>,
+    /// All, when the set is gone.
+    pub when_deleted: bool,
+    /// Those of pods that are too many.
+    pub when_scaled: bool,
+}
+
+/// The StatefulSet that a claim was made for, and whether it ends with that. Kept beside the claim's data, as it is to be
+/// known when the file has gone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Owner {
+    /// The name of the set, which has the claim's namespace.
+    pub set: String,
+    /// The claim ends with the set.
+    pub when_deleted: bool,
+    /// It ends when the set gets fewer pods.
+    pub when_scaled: bool,
 }
 
 impl PodSpec {

@@ -1,0 +1,102 @@
+//! Claims that end with what they were made for: `persistentVolumeClaimRetentionPolicy` of StatefulSets. Nothing else ever
+//! removes the data of a claim by itself, so all doubts are for keeping it.
+
+use std::collections::BTreeSet;
+
+use super::revisions::{Cause, Subject};
+use crate::plan::{NodeState, claims};
+use crate::spec::workload::{Owner, Retention};
+use crate::spec::{PodKey, Workload, WorkloadKey, WorkloadKind};
+
+/// What is to be done with a claim.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fate {
+    /// This is its owner now.
+    Owned(Option<Owner>),
+    /// It is to be removed with its data.
+    Removed,
+}
+
+/// What is to be done with bound claims, given each one's owner as it is written down. `documents`: the claims that files
+/// ask for. `on_trial`: other files may come back.
+pub fn fates(
+    state: &NodeState,
+    bound: &[(PodKey, Option<Owner>)],
+    documents: &BTreeSet<PodKey>,
+    on_trial: bool,
+) -> Vec<(PodKey, Fate)> {
+    let Some(desired) = state.desired.as_ref().filter(|desired| desired.complete) else {
+        return Vec::new();
+    };
+    let sets = desired.workloads.values();
+    let sets = sets.filter(|set| set.retention.is_some());
+    let owners: Vec<(PodKey, Owner)> = sets.flat_map(|set| owned(set)).collect();
+    let used = |claim: &PodKey| {
+        let mut pods = state.pods.values();
+        pods.any(|pod| claims::of(&pod.spec).any(|used| used == *claim))
+    };
+    let mut fates = Vec::new();
+    for (claim, before) in bound {
+        let now = owners.iter().find(|(key, _)| key == claim);
+        let now = now.map(|(_, owner)| owner);
+        if documents.contains(claim) {
+            if now != before.as_ref() {
+                fates.push((claim.clone(), Fate::Owned(now.cloned())));
+            }
+            continue;
+        }
+        let Some(before) = before else { continue };
+        let set = WorkloadKey {
+            kind: WorkloadKind::StatefulSet,
+            namespace: claim.namespace.clone(),
+            name: before.set.clone(),
+        };
+        let ends = match desired.workloads.get(&set) {
+            // The policy counts as the file says it now.
+            Some(set) => set.retention.as_ref().is_some_and(|r| r.when_scaled),
+            None => before.when_deleted,
+        };
+        if ends && !on_trial && !may_come_back(state, &set) && !used(claim) {
+            fates.push((claim.clone(), Fate::Removed));
+        }
+    }
+    fates
+}
+
+/// Whether another template of the set may be put in force, which may have more pods.
+fn may_come_back(state: &NodeState, set: &WorkloadKey) -> bool {
+    let histories = &state.workloads.histories;
+    let history = histories.of(&Subject::Workload(set.clone()));
+    history.is_some_and(|history| {
+        let instead = history.instead.as_ref();
+        history.trial.is_some() || instead.is_some_and(|i| i.cause != Cause::Restarted)
+    })
+}
+
+/// The claims that a set asks for.
+fn owned(set: &Workload) -> impl Iterator<Item = (PodKey, Owner)> + '_ {
+    let policy = set.retention.as_deref();
+    let of_pod = move |pod: &PodKey, policy: &Retention| {
+        let owner = Owner {
+            set: set.key.name.clone(),
+            when_deleted: policy.when_deleted,
+            when_scaled: policy.when_scaled,
+        };
+        let claim = |volume: &String| PodKey {
+            namespace: pod.namespace.clone(),
+            name: format!("{volume}-{}", pod.name),
+        };
+        let claims = policy.volumes.iter().map(claim);
+        claims
+            .map(|claim| (claim, owner.clone()))
+            .collect::<Vec<_>>()
+    };
+    let pods = policy
+        .into_iter()
+        .flat_map(|policy| set.pods.iter().map(move |pod| (pod, policy)));
+    pods.flat_map(move |(pod, policy)| of_pod(pod, policy))
+}
+
+#[cfg(test)]
+#[path = "retention_test.rs"]
+mod tests;
