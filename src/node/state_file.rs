@@ -1,7 +1,7 @@
 //! State files: what an agent restart needs beside the pods' folders. Each is written beside the loop, once for all
-//! changes since the last write; those about rollouts at most once a second, as many documents change together. A lost
-//! write may at most give a new pod the UID of an earlier one, or a condition a later time, or a rollout its whole time
-//! again.
+//! changes since the last write; how far rollouts are, which is on flash, at most once a second, as many documents
+//! change together. A lost write may at most give a new pod the UID of an earlier one, or a condition a later time, or
+//! a rollout its whole time again.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -23,7 +23,7 @@ use crate::types::Time;
 /// Largest file that is read: a thousand pods, with room to spare.
 const MAX_BYTES: u64 = 4 << 20;
 
-/// The time between two writes of a file about rollouts.
+/// The time between two writes of the revisions of documents for no more than how far rollouts are.
 const REST_MS: u64 = 1000;
 
 /// All state files.
@@ -67,10 +67,7 @@ impl StateFiles {
                 ..StateFile::new(layout.jobs(), 0)
             },
             crons: 0,
-            rollouts: StateFile {
-                rest_ms: REST_MS,
-                ..StateFile::new(layout.rollouts(), 0)
-            },
+            rollouts: StateFile::new(layout.rollouts(), 0),
             revisions: StateFile {
                 durability: Durability::PowerCut,
                 rest_ms: REST_MS,
@@ -142,10 +139,9 @@ impl Node {
 }
 
 impl StateFiles {
-    /// When changes are due that rest.
+    /// When the revisions of documents are due that rest.
     pub(super) fn next(&self) -> Option<Time> {
-        let due = [&self.rollouts, &self.revisions].map(|file| file.due);
-        due.into_iter().flatten().min()
+        self.revisions.due
     }
 
     /// What writes the revisions of documents, if they have changed. Without a time, or if what is in force has changed,
