@@ -274,7 +274,7 @@ mod tests {
     }
 
     fn assert_no_escape() {
-        let own = libc::c_long::from(std::process::id());
+        let own = libc::c_long::from(nix::unistd::getpid().as_raw());
         for (what, call, arguments) in [
             ("ptrace", libc::SYS_ptrace, [0; 3]),
             ("mount", libc::SYS_mount, [0; 3]),
