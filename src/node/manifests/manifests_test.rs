@@ -448,6 +448,23 @@ fn files_beyond_the_bound_are_named_and_those_in_force_stay() {
 }
 
 #[test]
+fn a_bundle_that_cannot_be_read_may_have_documents_that_are_not_known() {
+    let (folder, bundles) = (Folder::new(), Folder::new());
+    let mut manifests = folder.manifests().with_bundles(bundles.0.clone());
+    scan_all(&mut manifests);
+    assert!(manifests.all_in_effect());
+    let state = bundles.0.join("site/state.json");
+    fs::create_dir(bundles.0.join("site")).unwrap();
+    fs::write(&state, "{").unwrap();
+    assert!(scan_all(&mut manifests).changed);
+    assert!(!manifests.all_in_effect());
+    assert!(!scan_all(&mut manifests).changed);
+    fs::remove_dir_all(bundles.0.join("site")).unwrap();
+    assert!(scan_all(&mut manifests).changed);
+    assert!(manifests.all_in_effect());
+}
+
+#[test]
 fn files_that_are_too_large_together_are_refused_until_there_is_room() {
     let folder = Folder::new();
     // As large as a file may be. They are no YAML, but that takes reading them.

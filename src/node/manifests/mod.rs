@@ -99,6 +99,8 @@ pub(super) struct Manifests {
     node_ports: BTreeMap<PortOf, u16>,
     /// Why the directory could not be read; its last documents stay in force.
     pub(super) unreadable: Option<io::Error>,
+    /// A bundle could not be read: it may have documents that are not known.
+    hidden: bool,
     /// The number of files beyond the limit, and the first of them.
     beyond: Option<(usize, PathBuf)>,
 }
@@ -145,6 +147,7 @@ impl Manifests {
             instead_changed: false,
             node_ports,
             unreadable: None,
+            hidden: false,
             beyond: None,
         }
     }
@@ -295,6 +298,8 @@ impl Manifests {
             }
         }
         self.bundled = dirs;
+        scan.changed |= self.hidden == keeps.is_empty();
+        self.hidden = !keeps.is_empty();
         let mut fetched = false;
         if let Some(path) = &self.fetched
             && let Ok((files, _)) = list(path, |_| true)
@@ -515,7 +520,8 @@ impl Manifests {
         let clean = |entry: &Entry| {
             entry.errors.is_empty() && entry.conflicts.is_empty() && entry.unsettled.is_none()
         };
-        self.unreadable.is_none() && self.beyond.is_none() && self.entries.values().all(clean)
+        let all_listed = self.unreadable.is_none() && self.beyond.is_none() && !self.hidden;
+        all_listed && self.entries.values().all(clean)
     }
 
     /// One row for each file, and one more for an older version that is still in force.
