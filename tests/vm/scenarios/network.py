@@ -1,7 +1,5 @@
 """Pods on the bridge, with the machine's own kernel and nft."""
 
-import shlex
-
 from catalogue import scenario
 from machine import Failed
 
@@ -10,8 +8,8 @@ from scenarios.node import agent_pid, equal, pod
 MACHINE = "node"
 
 SERVICE = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}\n"
-# Debian's static busybox crashes when it looks a name up for wget.
-BY_NAME = "wget -T 5 -q -O - http://$(nslookup web.default.svc.cluster.local | awk '/^Address/ {last = $NF} END {print last}')/health"
+# Debian's static busybox crashes by `wget -T`.
+BY_NAME = "timeout 5 wget -q -O - http://web.default.svc.cluster.local/health"
 # The node's address on a network of its own.
 HOST = "192.0.2.1"
 
@@ -39,10 +37,10 @@ def pods_reach_each_other_and_are_reached_at_host_ports(vm):
 
     def reached(when):
         for what, script in [
-            ("the service", f"coracle exec client -- sh -c {shlex.quote(BY_NAME)}"),
-            ("the pod's address", f"coracle exec client -- wget -T 5 -q -O - http://{address}:8080/health"),
-            ("the host port", f"busybox wget -T 5 -q -O - http://{HOST}:8088/health"),
-            ("the host port, from a pod", f"coracle exec client -- wget -T 5 -q -O - http://{HOST}:8088/health"),
+            ("the service", f"coracle exec client -- {BY_NAME}"),
+            ("the pod's address", f"coracle exec client -- timeout 5 wget -q -O - http://{address}:8080/health"),
+            ("the host port", f"timeout 5 busybox wget -q -O - http://{HOST}:8088/health"),
+            ("the host port, from a pod", f"coracle exec client -- timeout 5 wget -q -O - http://{HOST}:8088/health"),
         ]:
             vm.until(f"{what} to answer {when}", script, lambda out: out == "fine")
 
@@ -56,5 +54,5 @@ def pods_reach_each_other_and_are_reached_at_host_ports(vm):
     equal("restarts", vm.wait_running("web")["status"]["containerStatuses"][0]["restartCount"], 0)
     vm.run("rm /etc/coracle/manifests/web.yaml")
     vm.until("the pod to go", "coracle get pods -o name", lambda out: "web" not in out)
-    if vm.run(f"busybox wget -T 2 -q -O - http://{HOST}:8088/health", check=False).status == 0:
+    if vm.run(f"timeout 2 busybox wget -q -O - http://{HOST}:8088/health", check=False).status == 0:
         raise Failed("the host port answers without its pod")
