@@ -52,8 +52,10 @@ pub fn fates(
             name: before.set.clone(),
         };
         let ends = match desired.workloads.get(&set) {
-            // The policy counts as the file says it now.
-            Some(set) => set.retention.as_ref().is_some_and(|r| r.when_scaled),
+            // Both what the file says now and what it said while the pod was wanted.
+            Some(set) => {
+                before.when_scaled && set.retention.as_ref().is_some_and(|r| r.when_scaled)
+            }
             None => before.when_deleted,
         };
         if ends && !on_trial && !may_come_back(state, &set) && !used(claim) {

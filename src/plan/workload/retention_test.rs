@@ -160,6 +160,16 @@ fn all_doubts_keep_a_claim() {
     let other = |files: &mut Files| files.bound[0].1 = None;
     assert_eq!(deleted(&other), NONE, "nothing says that it ends");
 
+    // The policy of now does not reach pods that were too many before.
+    let mut files = Files::new();
+    files.read(2, "{whenDeleted: Delete}");
+    files.settle();
+    files.read(1, "{whenDeleted: Delete}");
+    files.gone();
+    files.read(1, policy);
+    files.settle();
+    assert_eq!(files.settle(), NONE);
+
     // The policy of before counts only if the set has gone.
     let mut files = Files::new();
     files.read(2, policy);
