@@ -88,17 +88,20 @@ impl Node {
         (old, new): (Option<&Loaded>, Option<&Loaded>),
         then: &InEffect,
     ) -> Vec<Value> {
-        let mut changes = Vec::new();
-        for kind in WorkloadKind::ALL {
-            let of = |file: &Loaded| workloads(file, kind);
-            let all =
-                |files: &InEffect| -> Vec<Plain> { files.files.values().flat_map(of).collect() };
+        let compared = |kind: &str, of: &dyn Fn(&Loaded) -> Vec<Plain>| {
             let here = (
                 old.map(of).unwrap_or_default(),
                 new.map(of).unwrap_or_default(),
             );
-            let all = (all(&self.manifests), all(then));
-            compare(kind.as_str(), here, all, &mut changes);
+            let all = |files: &InEffect| files.files.values().flat_map(of).collect();
+            let mut found = Vec::new();
+            compare(kind, here, (all(&self.manifests), all(then)), &mut found);
+            found
+        };
+        let mut changes = Vec::new();
+        for kind in WorkloadKind::ALL {
+            let of = &|file: &Loaded| workloads(file, kind);
+            changes.extend(compared(kind.as_str(), of));
         }
         let pods = new.into_iter().flat_map(|new| &new.pods);
         changes.extend(pods.map(|pod| self.pod(pod)));
@@ -111,29 +114,10 @@ impl Node {
             ("Service", services as fn(&Loaded) -> Vec<Plain>),
             ("PriorityClass", classes),
         ] {
-            let all =
-                |files: &InEffect| -> Vec<Plain> { files.files.values().flat_map(of).collect() };
-            let here = (
-                old.map(of).unwrap_or_default(),
-                new.map(of).unwrap_or_default(),
-            );
-            compare(kind, here, (all(&self.manifests), all(then)), &mut changes);
+            changes.extend(compared(kind, &of));
         }
         for kind in ObjectKind::ALL {
-            let of = |file: &Loaded| objects(file, kind);
-            let all =
-                |files: &InEffect| -> Vec<Plain> { files.files.values().flat_map(of).collect() };
-            let here = (
-                old.map(of).unwrap_or_default(),
-                new.map(of).unwrap_or_default(),
-            );
-            let mut found = Vec::new();
-            compare(
-                kind.as_str(),
-                here,
-                (all(&self.manifests), all(then)),
-                &mut found,
-            );
+            let mut found = compared(kind.as_str(), &|file| objects(file, kind));
             for change in found.iter_mut().filter(|change| change["change"] != "None") {
                 let text = |field: &str| change[field].as_str().unwrap_or_default().to_owned();
                 let key = ObjectKey::new(kind, &text("namespace"), &text("name"));
