@@ -133,6 +133,8 @@ mod sidecars;
 mod signing;
 #[path = "node/stages.rs"]
 mod stages;
+#[path = "node/stateful_sets.rs"]
+mod stateful_sets;
 #[path = "node/stop.rs"]
 mod stop;
 #[path = "node/trust.rs"]

@@ -9,6 +9,10 @@ use crate::spec::convert::{ConvertContext, documents};
 use crate::spec::{Condition, ConditionStatus, PodUid, WorkloadKey};
 use crate::types::{Effective, Exit, Stamp, Time, Wall};
 
+#[path = "random_test.rs"]
+mod random_test;
+#[path = "stateful_set_test.rs"]
+mod stateful_set_test;
 #[path = "stop_test.rs"]
 mod stop_test;
 
@@ -473,95 +477,6 @@ fn a_changed_number_adds_or_removes_pods_of_the_highest_numbers() {
 }
 
 #[test]
-fn a_stateful_set_starts_and_stops_in_order() {
-    let mut world = World::new();
-    world.read(&document("StatefulSet", 'a', 3, ""));
-    assert_eq!(world.shown(), "A");
-    world.set_ready('a', true);
-    assert_eq!(world.shown(), "a A");
-    world.set_ready('a', true);
-    world.set_ready('a', true);
-    assert_eq!(world.shown(), "a a a");
-    world.read(&document("StatefulSet", 'a', 1, ""));
-    assert_eq!(world.shown(), "a a a-");
-    world.gone();
-    assert_eq!(world.shown(), "a a-");
-    world.gone();
-    assert_eq!(world.shown(), "a");
-    let parallel = "  podManagementPolicy: Parallel\n";
-    world.read(&document("StatefulSet", 'a', 3, parallel));
-    assert_eq!(world.shown(), "a A A");
-}
-
-#[test]
-fn a_stateful_set_is_updated_from_the_highest_number_on_while_all_others_are_available() {
-    let mut world = World::new();
-    let more = "  podManagementPolicy: Parallel\n";
-    world.read(&document("StatefulSet", 'a', 3, more));
-    world.set_ready('a', true);
-    let partition = format!("{more}  updateStrategy: {{rollingUpdate: {{partition: 1}}}}\n");
-    let last = world.uids('a')[2].clone();
-    world.set_pod_ready(&last, false);
-    world.read(&document("StatefulSet", 'b', 3, &partition));
-    let images = |world: &World| {
-        let mut all: Vec<_> = (world.state.pods.values())
-            .map(|p| (p.spec.key.name.clone(), p.spec.containers[0].image.clone()))
-            .collect();
-        all.sort();
-        all.into_iter()
-            .map(|(_, image)| image)
-            .collect::<Vec<_>>()
-            .join(" ")
-    };
-    // The image is changed in place, and the pod is not ready.
-    assert_eq!(images(&world), "a a b");
-    world.set_ready('b', true);
-    assert_eq!(images(&world), "a b b");
-    world.set_ready('b', false);
-    world.read(&document("StatefulSet", 'b', 3, more));
-    assert_eq!(images(&world), "a b b");
-    world.set_ready('b', true);
-    assert_eq!(images(&world), "b b b");
-    let on_delete = format!("{more}  updateStrategy: {{type: OnDelete}}\n");
-    world.read(&document("StatefulSet", 'c', 3, &on_delete));
-    assert_eq!(images(&world), "b b b");
-}
-
-#[test]
-fn a_stateful_set_may_be_updated_several_pods_at_a_time_and_broken_ones_first() {
-    let more = "  podManagementPolicy: Parallel\n";
-    let two = format!("{more}  updateStrategy: {{rollingUpdate: {{maxUnavailable: 34%}}}}\n");
-    let images = |world: &World| {
-        let mut all: Vec<_> = (world.state.pods.values())
-            .map(|p| (p.spec.key.name.clone(), p.spec.containers[0].image.clone()))
-            .collect();
-        all.sort();
-        let all = all.into_iter().map(|(_, image)| image);
-        all.collect::<Vec<_>>().join(" ")
-    };
-    // Two of four, as 34 % are rounded up. Those that are updated stay unready.
-    for (more, expected) in [(more, "a a a b"), (&two, "a a b b")] {
-        let mut world = World::new();
-        world.read(&document("StatefulSet", 'a', 4, more));
-        world.set_ready('a', true);
-        for last in world.uids('a').into_iter().skip(2) {
-            world.set_pod_ready(&last, false);
-        }
-        world.read(&document("StatefulSet", 'b', 4, more));
-        assert_eq!(images(&world), expected);
-    }
-    // All pods are broken: a new template reaches them, one after the other.
-    let mut world = World::new();
-    world.read(&document("StatefulSet", 'a', 3, more));
-    world.read(&document("StatefulSet", 'b', 3, more));
-    assert_eq!(images(&world), "a a b");
-    world.set_ready('b', true);
-    assert_eq!(images(&world), "a b b");
-    world.set_ready('b', true);
-    assert_eq!(images(&world), "b b b");
-}
-
-#[test]
 fn a_daemon_set_is_one_pod_if_the_node_fits_and_the_old_one_goes_first() {
     let mut world = World::new();
     world.read(&document("DaemonSet", 'a', 1, ""));
@@ -608,92 +523,4 @@ fn pods_know_their_document_and_have_distinct_names() {
     assert!(pods.iter().all(|p| p.spec.workload.as_ref() == Some(&key)));
     let names: BTreeSet<_> = pods.iter().map(|p| &p.spec.key.name).collect();
     assert_eq!(names.len(), 3);
-}
-
-/// Numbers that look random, the same in every run.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, limit: usize) -> usize {
-        // xorshift64 (Marsaglia 2003)
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        usize::try_from(self.0 % u64::try_from(limit).unwrap()).unwrap()
-    }
-}
-
-#[test]
-fn whatever_happens_to_pods_and_files_the_last_file_holds_in_the_end() {
-    for seed in 1..100_u64 {
-        let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let kind = ["Deployment", "StatefulSet", "ReplicaSet", "DaemonSet"][dice.below(4)];
-        let mut world = World::new();
-        let mut file = String::new();
-        let mut wanted = (0, 'a');
-        for _ in 0..60 {
-            let before = world.live();
-            match dice.below(8) {
-                0 => {
-                    let letter = ['a', 'b', 'c'][dice.below(3)];
-                    let replicas = dice.below(5);
-                    let more = match (kind, dice.below(3)) {
-                        ("Deployment", 0) => "  strategy: {type: Recreate}\n".to_owned(),
-                        ("Deployment", _) => {
-                            strategy(&dice.below(3).to_string(), &(1 + dice.below(2)).to_string())
-                        }
-                        ("StatefulSet", 0) => "  podManagementPolicy: Parallel\n".to_owned(),
-                        _ => String::new(),
-                    };
-                    file = document(kind, letter, replicas, &more);
-                    wanted = (replicas, letter);
-                    world.read(&file);
-                }
-                1 => world.gone(),
-                2 => {
-                    // The agent starts again; how far rollouts were may be lost.
-                    let kept = world.state.workloads.rollouts();
-                    world.restart(if dice.below(2) == 0 { kept } else { Vec::new() });
-                    world.read(&file);
-                }
-                3 => {
-                    let uids: Vec<PodUid> = world.state.pods.keys().cloned().collect();
-                    if !uids.is_empty() {
-                        let uid = uids[dice.below(uids.len())].clone();
-                        let grace_ms = None;
-                        let fact = PodFact::DeleteRequested { grace_ms };
-                        world.tell(Event::Pod { uid, fact });
-                    }
-                }
-                4 => world.pass(100_000),
-                _ => {
-                    let uids: Vec<PodUid> = world.state.pods.keys().cloned().collect();
-                    if !uids.is_empty() {
-                        let uid = uids[dice.below(uids.len())].clone();
-                        world.set_pod_ready(&uid, dice.below(3) > 0);
-                    }
-                }
-            }
-            // maxSurge is 2 at most.
-            let bound = before.max(wanted.0.max(1) + 2);
-            assert!(world.live() <= bound, "{seed} {kind}: {}", world.shown());
-        }
-        for _ in 0..40 {
-            for letter in ['a', 'b', 'c'] {
-                world.set_ready(letter, true);
-            }
-            world.gone();
-        }
-        let (replicas, letter) = match (kind, file.is_empty()) {
-            (_, true) => (0, 'a'),
-            ("DaemonSet", _) => (1, wanted.1),
-            _ => wanted,
-        };
-        let all = vec![letter.to_string(); replicas].join(" ");
-        assert_eq!(world.shown(), all, "{seed} {kind}");
-        world.pass(700_000);
-        assert_eq!(world.shown(), all, "{seed} {kind}");
-        let next = super::next(&world.state, world.now.time);
-        assert_eq!(next, Step::Rest, "{seed} {kind}");
-    }
 }

@@ -8,7 +8,7 @@ from scenarios.node import agent_pid, equal, pod
 MACHINE = "node"
 
 SERVICE = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}\n"
-# Debian's static busybox crashes by `wget -T`.
+# Debian's static busybox crashes on `wget -T`, so `timeout` limits the wait.
 BY_NAME = "timeout 5 wget -q -O - http://web.default.svc.cluster.local/health"
 # The node's address on a network of its own.
 HOST = "192.0.2.1"

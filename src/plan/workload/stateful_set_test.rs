@@ -1,0 +1,92 @@
+//! StatefulSets: the order of their pods.
+
+use super::*;
+
+#[test]
+fn a_stateful_set_starts_and_stops_in_order() {
+    let mut world = World::new();
+    world.read(&document("StatefulSet", 'a', 3, ""));
+    assert_eq!(world.shown(), "A");
+    world.set_ready('a', true);
+    assert_eq!(world.shown(), "a A");
+    world.set_ready('a', true);
+    world.set_ready('a', true);
+    assert_eq!(world.shown(), "a a a");
+    world.read(&document("StatefulSet", 'a', 1, ""));
+    assert_eq!(world.shown(), "a a a-");
+    world.gone();
+    assert_eq!(world.shown(), "a a-");
+    world.gone();
+    assert_eq!(world.shown(), "a");
+    let parallel = "  podManagementPolicy: Parallel\n";
+    world.read(&document("StatefulSet", 'a', 3, parallel));
+    assert_eq!(world.shown(), "a A A");
+}
+
+#[test]
+fn a_stateful_set_is_updated_from_the_highest_number_on_while_all_others_are_available() {
+    let mut world = World::new();
+    let more = "  podManagementPolicy: Parallel\n";
+    world.read(&document("StatefulSet", 'a', 3, more));
+    world.set_ready('a', true);
+    let partition = format!("{more}  updateStrategy: {{rollingUpdate: {{partition: 1}}}}\n");
+    let last = world.uids('a')[2].clone();
+    world.set_pod_ready(&last, false);
+    world.read(&document("StatefulSet", 'b', 3, &partition));
+    let images = |world: &World| {
+        let mut all: Vec<_> = (world.state.pods.values())
+            .map(|p| (p.spec.key.name.clone(), p.spec.containers[0].image.clone()))
+            .collect();
+        all.sort();
+        all.into_iter()
+            .map(|(_, image)| image)
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    // The image is changed in place, and the pod is not ready.
+    assert_eq!(images(&world), "a a b");
+    world.set_ready('b', true);
+    assert_eq!(images(&world), "a b b");
+    world.set_ready('b', false);
+    world.read(&document("StatefulSet", 'b', 3, more));
+    assert_eq!(images(&world), "a b b");
+    world.set_ready('b', true);
+    assert_eq!(images(&world), "b b b");
+    let on_delete = format!("{more}  updateStrategy: {{type: OnDelete}}\n");
+    world.read(&document("StatefulSet", 'c', 3, &on_delete));
+    assert_eq!(images(&world), "b b b");
+}
+
+#[test]
+fn a_stateful_set_may_be_updated_several_pods_at_a_time_and_broken_ones_first() {
+    let more = "  podManagementPolicy: Parallel\n";
+    let two = format!("{more}  updateStrategy: {{rollingUpdate: {{maxUnavailable: 34%}}}}\n");
+    let images = |world: &World| {
+        let mut all: Vec<_> = (world.state.pods.values())
+            .map(|p| (p.spec.key.name.clone(), p.spec.containers[0].image.clone()))
+            .collect();
+        all.sort();
+        let all = all.into_iter().map(|(_, image)| image);
+        all.collect::<Vec<_>>().join(" ")
+    };
+    // Two of four, as 34 % are rounded up. Those that are updated stay unready.
+    for (more, expected) in [(more, "a a a b"), (&two, "a a b b")] {
+        let mut world = World::new();
+        world.read(&document("StatefulSet", 'a', 4, more));
+        world.set_ready('a', true);
+        for last in world.uids('a').into_iter().skip(2) {
+            world.set_pod_ready(&last, false);
+        }
+        world.read(&document("StatefulSet", 'b', 4, more));
+        assert_eq!(images(&world), expected);
+    }
+    // All pods are broken: a new template reaches them, one after the other.
+    let mut world = World::new();
+    world.read(&document("StatefulSet", 'a', 3, more));
+    world.read(&document("StatefulSet", 'b', 3, more));
+    assert_eq!(images(&world), "a a b");
+    world.set_ready('b', true);
+    assert_eq!(images(&world), "a b b");
+    world.set_ready('b', true);
+    assert_eq!(images(&world), "b b b");
+}

@@ -1,0 +1,128 @@
+//! StatefulSets: names, claims and files of their own.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::demands::wait_until;
+use super::workloads::{SLEEP, agent, document, pods, wait_status};
+
+#[test]
+fn the_claims_of_a_stateful_set_end_as_its_policy_says() {
+    let agent = agent();
+    let mount = "        volumeMounts: [{name: files, mountPath: /files}]\n";
+    let version = |replicas: u64, policy: &str| {
+        let spec = format!(
+            "  replicas: {replicas}\n  persistentVolumeClaimRetentionPolicy: {policy}\n  volumeClaimTemplates:\n  - \
+             metadata: {{name: files}}\n    spec: {{accessModes: [ReadWriteOnce], resources: {{requests: {{storage: \
+             1Mi}}}}}}\n"
+        );
+        document("StatefulSet", "db", SLEEP, &spec, mount)
+    };
+    let wait = |replicas: u64| {
+        wait_status(&agent, "statefulsets", "db", |status| {
+            status["readyReplicas"] == replicas && status["replicas"] == replicas
+        })
+    };
+    let folder = |ordinal: u64| {
+        agent
+            .root
+            .join(format!("root/claims/default_files-db-{ordinal}"))
+    };
+    let owned = |ordinal: u64| {
+        let record = std::fs::read(folder(ordinal).join("claim.json")).unwrap_or_default();
+        let record: Value = serde_json::from_slice(&record).unwrap_or_default();
+        record["owner"]["set"] == "db"
+    };
+    agent.write(
+        "db.yaml",
+        &version(2, "{whenScaled: Delete, whenDeleted: Delete}"),
+    );
+    wait(2);
+    wait_until("the claims have their owner", || owned(0) && owned(1));
+    // One pod fewer, while the agent is killed: its claim ends, and no other.
+    agent.write(
+        "db.yaml",
+        &version(1, "{whenScaled: Delete, whenDeleted: Delete}"),
+    );
+    agent.kill_and_restart();
+    agent.wait_gone("db-1");
+    wait_until("its claim ends", || !folder(1).exists());
+    assert!(folder(0).join("data").exists());
+    // A policy that keeps them counts from the next edit on.
+    agent.write("db.yaml", &version(1, "{whenDeleted: Retain}"));
+    wait_until("its claim is kept", || !owned(0));
+    agent.remove("db.yaml");
+    agent.wait_gone("db-0");
+    agent.write("db.yaml", &version(1, "{whenDeleted: Delete}"));
+    wait(1);
+    wait_until("the claim has its owner again", || owned(0));
+    agent.remove("db.yaml");
+    agent.wait_gone("db-0");
+    wait_until("the last claim ends", || !folder(0).exists());
+    let table = agent.ok(&["get", "pv,pvc"]);
+    assert!(!table.contains("files-db"), "{table}");
+}
+
+#[test]
+fn a_stateful_set_has_names_and_claims_of_its_own_and_is_updated_in_place() {
+    let agent = agent();
+    let claims = "  serviceName: db\n  volumeClaimTemplates:\n  - metadata: {name: files}\n    spec: {accessModes: \
+                  [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}\n";
+    let mount = "        volumeMounts: [{name: files, mountPath: /files}]\n";
+    let version = |replicas: u64, letter: &str| {
+        let spec = format!("  replicas: {replicas}\n  minReadySeconds: 0\n{claims}");
+        let env = format!("{mount}        env: [{{name: V, value: {letter}}}]\n");
+        document(
+            "StatefulSet",
+            "db",
+            &format!("hostname >> /files/said; {SLEEP}"),
+            &spec,
+            &env,
+        )
+    };
+    let wait = |replicas: u64| {
+        wait_status(&agent, "statefulsets", "db", |status| {
+            let all = ["replicas", "updatedReplicas", "readyReplicas"];
+            all.iter().all(|field| status[field] == replicas)
+        })
+    };
+    agent.write("db.yaml", &version(2, "a"));
+    wait(2);
+    let names = BTreeSet::from(["db-0".to_owned(), "db-1".to_owned()]);
+    assert_eq!(pods(&agent, "db"), names);
+    let table = agent.ok(&["get", "sts,pvc"]);
+    assert!(table.contains("statefulset.apps/db   2/2"), "{table}");
+    assert!(
+        table.contains("persistentvolumeclaim/files-db-1"),
+        "{table}"
+    );
+    assert_eq!(
+        agent.ok(&["exec", "db-1", "--", "cat", "/files/said"]),
+        "db-1\n"
+    );
+    // Another template: the same names, the same files.
+    agent.write("db.yaml", &version(2, "b"));
+    for pod in ["db-1", "db-0"] {
+        agent.wait_pod(pod, |pod| {
+            pod["spec"]["containers"][0]["env"][0]["value"] == "b"
+                && pod["status"]["conditions"].as_array().is_some_and(|all| {
+                    all.iter()
+                        .any(|c| c["type"] == "Ready" && c["status"] == "True")
+                })
+        });
+    }
+    wait(2);
+    assert_eq!(
+        agent.ok(&["exec", "db-1", "--", "cat", "/files/said"]),
+        "db-1\ndb-1\n"
+    );
+    // Fewer: the highest number goes; its claim's files stay for the day it comes back.
+    agent.write("db.yaml", &version(1, "b"));
+    agent.wait_gone("db-1");
+    wait(1);
+    agent.write("db.yaml", &version(2, "b"));
+    wait(2);
+    let said = agent.ok(&["exec", "db-1", "--", "cat", "/files/said"]);
+    assert_eq!(said, "db-1\ndb-1\ndb-1\n");
+}
