@@ -1,9 +1,10 @@
 //! `coracle upgrade` without systemd: an init starts the agent again when it ends. `tests/vm/scenarios/upgrade.py` has
 //! systemd, power cuts and signatures.
 
+use std::io::{BufRead, BufReader, Lines, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, LazyLock};
 
@@ -24,16 +25,42 @@ impl Node {
         self.agent.root.join("root/upgrade")
     }
 
+    fn command(&self, within: &str, args: &[&str]) -> Command {
+        let mut command = Command::new(self.program());
+        command
+            .env("CORACLE_SOCKET", self.agent.socket())
+            .args(["upgrade", "--within", within, "--state"])
+            .arg(self.state())
+            .args(args);
+        command
+    }
+
     /// Runs `coracle upgrade` of the installed program.
     fn upgrade(&self, args: &[&str]) -> Output {
+        self.command("8s", args).output().expect("it runs")
+    }
+
+    /// Starts `coracle upgrade FILE`.
+    fn begin(&self, within: &str, file: &str) -> Begun {
+        let mut command = self.command(within, &["--unsigned", file]);
+        let piped = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = piped.spawn().expect("it runs");
+        let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        Begun { child, lines }
+    }
+
+    /// The processes that watch a trial.
+    fn watchers(&self) -> Vec<i32> {
         let state = self.state();
-        Command::new(self.program())
-            .env("CORACLE_SOCKET", self.agent.socket())
-            .args(["upgrade", "--within", "8s", "--state"])
-            .arg(state)
-            .args(args)
-            .output()
-            .expect("it runs")
+        let state = state.to_str().expect("utf-8");
+        let all = fs::read_dir("/proc").expect("proc").flatten();
+        let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        pids.filter(|pid| {
+            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let words: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
+            words.contains(&b"--watch".as_slice()) && words.contains(&state.as_bytes())
+        })
+        .collect()
     }
 
     /// A file beside the agent with this content.
@@ -42,6 +69,42 @@ impl Node {
         fs::write(&path, content).expect("temp dir");
         path.to_str().expect("utf-8").to_owned()
     }
+}
+
+/// An upgrade that goes on beside the test.
+struct Begun {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Begun {
+    /// Waits for a line with this text.
+    fn wait_line(&mut self, text: &str) {
+        let mut lines = self.lines.by_ref().map(|line| line.expect("text"));
+        assert!(lines.any(|line| line.contains(text)), "no line: {text}");
+    }
+
+    /// Waits for its end.
+    fn end(mut self) -> Output {
+        let rest: Vec<String> = self.lines.map_while(Result::ok).collect();
+        drop(self.child.stdout.take());
+        let output = self.child.wait_with_output().expect("own child");
+        let stdout = rest.join("\n").into_bytes();
+        Output { stdout, ..output }
+    }
+}
+
+/// Mounts a tmpfs of this size on a folder, which the agent's clean-up unmounts, or changes the size of the one there.
+fn sized(folder: &Path, bytes: usize, flags: nix::mount::MsFlags) {
+    let (tmpfs, size) = (Some("tmpfs"), format!("size={bytes}"));
+    fs::create_dir_all(folder).expect("temp dir");
+    nix::mount::mount(tmpfs, folder, tmpfs, flags, Some(size.as_str())).expect("a tmpfs");
+}
+
+/// Writes a file until the disk is full.
+fn fill(path: &Path) {
+    let mut file = fs::File::create(path).expect("a file");
+    while file.write_all(&[0; 4096]).is_ok() {}
 }
 
 /// Has the test run on a node with a ready pod; its processes are the same in the end.
@@ -56,7 +119,8 @@ fn on_a_node_with(flags: &[&str], test: impl FnOnce(&Node)) {
         agent,
         stop: AtomicBool::new(false),
     };
-    fs::create_dir_all(node.agent.root.join("bin")).expect("temp dir");
+    let bin = node.agent.root.join("bin");
+    sized(&bin, 1 << 30, nix::mount::MsFlags::empty());
     fs::write(node.program(), &*PROGRAM).expect("temp dir");
     let executable = fs::Permissions::from_mode(0o755);
     fs::set_permissions(node.program(), executable).expect("own file");
@@ -246,22 +310,10 @@ fn an_upgrade_that_was_cut_off_goes_on_and_can_be_ended_by_hand() {
         let old = fs::read(node.program()).expect("the program");
         let file = node.file("newer", &newer());
         // Long enough to be interrupted.
-        let state = node.state();
-        let mut command = Command::new(node.program());
-        command.env("CORACLE_SOCKET", node.agent.socket());
-        command
-            .args(["upgrade", "--unsigned", "--within", "1h", "--state"])
-            .arg(&state);
-        let mut first = command
-            .arg(&file)
-            .stdout(std::process::Stdio::piped())
-            .spawn()
-            .expect("it runs");
-        let mut lines =
-            std::io::BufRead::lines(std::io::BufReader::new(first.stdout.take().expect("piped")));
-        assert!(lines.any(|line| line.expect("text").contains("has to stay up")));
-        first.kill().expect("own child");
-        first.wait().expect("own child");
+        let mut first = node.begin("1h", &file);
+        first.wait_line("has to stay up");
+        first.child.kill().expect("own child");
+        first.child.wait().expect("own child");
         let second = node.upgrade(&["--unsigned", &file]);
         assert!(said(&second).contains("is on trial"), "{}", said(&second));
         let status = said(&node.upgrade(&["--status"]));
@@ -298,5 +350,85 @@ fn an_agent_removes_what_was_cut_off_before_the_trial() {
         assert_eq!(former, "the one before");
         let beside = fs::read_dir(node.agent.root.join("bin")).expect("a folder");
         assert_eq!(beside.count(), 2, "nothing else is left beside the program");
+    });
+}
+
+#[test]
+fn on_a_full_disk_an_upgrade_changes_nothing() {
+    on_a_node(|node| {
+        let old = fs::read(node.program()).expect("the program");
+        let bin = node.agent.root.join("bin");
+        sized(&bin, old.len() * 3 / 2, nix::mount::MsFlags::MS_REMOUNT);
+        let done = node.upgrade(&["--unsigned", &node.file("newer", &newer())]);
+        assert_eq!(done.status.code(), Some(1), "{}", said(&done));
+        assert!(said(&done).contains("No space left"), "{}", said(&done));
+        assert!(fs::read(node.program()).expect("the program") == old);
+        let beside = fs::read_dir(bin).expect("a folder");
+        assert_eq!(beside.count(), 1, "nothing is left beside the program");
+        let status = said(&node.upgrade(&["--status"]));
+        assert!(!status.contains("trial"), "{status}");
+    });
+}
+
+#[test]
+fn a_disk_that_fills_up_keeps_no_upgrade_from_going_back() {
+    on_a_node(|node| {
+        let old = fs::read(node.program()).expect("the program");
+        sized(&node.state(), 256 * 1024, nix::mount::MsFlags::empty());
+        let file = node.file("crashing", &crashing(&node.agent.root));
+        let mut upgrade = node.begin("20s", &file);
+        upgrade.wait_line("waiting");
+        fill(&node.state().join("full"));
+        let done = upgrade.end();
+        assert_eq!(done.status.code(), Some(1), "{}", said(&done));
+        assert!(fs::read(node.program()).expect("the program") == old);
+        assert!(!node.state().join("trial.json").exists());
+        node.agent.wait_answer();
+        fs::remove_file(node.state().join("full")).expect("a file");
+        let again = node.upgrade(&["--unsigned", &node.file("newer", &newer())]);
+        assert!(again.status.success(), "{}", said(&again));
+    });
+}
+
+#[test]
+fn of_upgrades_begun_at_once_one_is_tried() {
+    on_a_node(|node| {
+        let file = node.file("newer", &newer());
+        let begun: Vec<Begun> = (0..4).map(|_| node.begin("8s", &file)).collect();
+        let ends: Vec<Output> = begun.into_iter().map(Begun::end).collect();
+        let (good, refused): (Vec<_>, Vec<_>) = ends.iter().partition(|end| end.status.success());
+        assert_eq!(
+            good.len(),
+            1,
+            "{:?}",
+            ends.iter().map(said).collect::<Vec<_>>()
+        );
+        for end in refused {
+            let why = said(end);
+            assert!(
+                why.contains("is at work") || why.contains("is on trial"),
+                "{why}"
+            );
+        }
+        assert!(fs::read(node.program()).expect("the program") == newer());
+    });
+}
+
+#[test]
+fn the_next_watcher_goes_on_where_a_killed_one_was() {
+    on_a_node(|node| {
+        let file = node.file("newer", &newer());
+        let mut upgrade = node.begin("8s", &file);
+        for line in ["trying", "has to stay up"] {
+            upgrade.wait_line(line);
+            for pid in node.watchers() {
+                let pid = nix::unistd::Pid::from_raw(pid);
+                let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+            }
+        }
+        let done = upgrade.end();
+        assert!(done.status.success(), "{}", said(&done));
+        assert!(said(&done).contains("confirmed"), "{}", said(&done));
+        assert!(fs::read(node.program()).expect("the program") == newer());
     });
 }

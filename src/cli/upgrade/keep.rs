@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::record::link_over;
 use crate::layout::Layout;
 use crate::sys::file::{self, Durability};
 
@@ -70,13 +71,13 @@ pub(super) fn back(layout: &Layout, kept: &Path, boot: &str) -> io::Result<()> {
             let to = to.join(&record);
             // Without its folder, a pod is gone.
             if record != mark && to.parent().is_some_and(Path::is_dir) {
-                put(&to, &file::read_record(from.join(&record))?)?;
+                put_back(&from.join(&record), &to)?;
             }
         }
     }
     for (from, to) in &places {
         match file::read_record(from.join(mark)) {
-            Ok(bytes) => put(&to.join(mark), &bytes)?,
+            Ok(_) => put_back(&from.join(mark), &to.join(mark))?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 file::remove_durably(&to.join(mark))?;
             }
@@ -134,6 +135,15 @@ fn names(folder: &Path) -> io::Result<Vec<(String, bool)>> {
         }
     }
     Ok(found)
+}
+
+/// Puts a record in place of the newer agent's, which has to be possible on a full disk: as the same file, or where the
+/// file system has no links, as a copy. Records are only ever replaced, so that the one set aside stays as it is.
+fn put_back(kept: &Path, to: &Path) -> io::Result<()> {
+    match link_over(kept, to) {
+        Ok(()) => Ok(()),
+        Err(_) => put(to, &file::read_record(kept)?),
+    }
 }
 
 fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {

@@ -188,11 +188,17 @@ impl State {
     }
 
     /// Ends the trial: first how, then the record. What the trial needs goes last, as the next watcher takes it up again
-    /// while there is a record. The next upgrade removes what a power cut leaves of that.
+    /// while there is a record. The next upgrade removes what a power cut leaves of that. On a full disk the record makes
+    /// room for how it ended; at worst only the log says that.
     pub(super) fn end(&self, ended: &Ended) -> Result<()> {
-        write(&self.last(), ended)?;
+        let written = write(&self.last(), ended);
         let path = self.trial();
         file::remove_durably(&path).map_err(|e| failed("remove", &path, &e))?;
+        if written.is_err()
+            && let Err(error) = write(&self.last(), ended)
+        {
+            eprintln!("{}: {}", ended.why, crate::chain(&error));
+        }
         let _ = self.forget_trial();
         Ok(())
     }
@@ -312,11 +318,17 @@ pub(super) fn same_file(from: &Path, to: &Path) -> io::Result<()> {
     if b.is_ok_and(|b| (a.dev(), a.ino()) == (b.dev(), b.ino())) {
         return Ok(());
     }
+    match link_over(from, to) {
+        Ok(()) => Ok(()),
+        Err(_) => put_program(to, &file::read_bounded(from, MAX_PROGRAM)?),
+    }
+}
+
+/// Makes `to` the same file as `from`, in one step that needs no room on the disk. Fails where that cannot be.
+pub(super) fn link_over(from: &Path, to: &Path) -> io::Result<()> {
     let temporary = beside(to, ".link");
     file::remove_file(&temporary)?;
-    if fs::hard_link(from, &temporary).is_err() {
-        return put_program(to, &file::read_bounded(from, MAX_PROGRAM)?);
-    }
+    fs::hard_link(from, &temporary)?;
     fs::rename(&temporary, to)?;
     sync_folder(to)
 }

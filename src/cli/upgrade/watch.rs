@@ -44,17 +44,21 @@ pub(super) fn run(state: &State) -> Result<ExitCode> {
     let Some(_lock) = state.lock()? else {
         return Ok(ExitCode::SUCCESS);
     };
-    while let Some(mut record) = state.record()? {
-        let client = Client {
-            socket: record.socket.clone(),
-        };
-        let layout = Layout {
-            root: record.root.clone(),
-            run_dir: record.run_dir.clone(),
-            ..Layout::default()
-        };
-        let host = Host::new(client, layout, record.program.clone());
-        let mut watcher = Watcher { state, host };
+    let Some(mut record) = state.record()? else {
+        return Ok(ExitCode::SUCCESS);
+    };
+    let client = Client {
+        socket: record.socket.clone(),
+    };
+    let layout = Layout {
+        root: record.root.clone(),
+        run_dir: record.run_dir.clone(),
+        ..Layout::default()
+    };
+    let host = Host::new(client, layout, record.program.clone());
+    let mut watcher = Watcher { state, host };
+    // The record on disk may be an earlier phase's: a full disk keeps nobody from going back.
+    while state.record()?.is_some() {
         match record.phase {
             Phase::Install => watcher.install(&mut record)?,
             Phase::Trial => watcher.trial(&mut record)?,
@@ -90,23 +94,36 @@ impl Watcher<'_> {
             new_boot(record);
             record.old_pid = self.host.agent_pid();
             record.last_start = self.host.started().mark;
-            self.state.save(record)?;
+            if let Err(error) = self.state.save(record) {
+                let why = format!("could not record the trial: {}", crate::chain(&error));
+                return self.end(record, false, why);
+            }
             let renamed = fs::rename(&new, &program).and_then(|()| sync_folder(&program));
             if let Err(error) = renamed {
                 // It may be replaced all the same.
                 record.phase = Phase::Back;
                 record.why = format!("could not replace `{}`: {error}", program.display());
-                return self.state.save(record);
+                self.note(record);
+                return Ok(());
             }
         }
         record.phase = Phase::Trial;
-        self.state.save(record)
+        self.note(record);
+        Ok(())
+    }
+
+    /// Writes down how far the trial is. If the disk is full, it goes on without: the next watcher begins with what was
+    /// written last, and comes to the same verdict.
+    fn note(&self, record: &Record) {
+        if let Err(error) = self.state.save(record) {
+            eprintln!("{}, ignoring", crate::chain(&error));
+        }
     }
 
     /// Watches the new agent until it is judged.
     fn trial(&mut self, record: &mut Record) -> Result<()> {
         if new_boot(record) {
-            self.state.save(record)?;
+            self.note(record);
         }
         let mut asked_ms = None;
         let (mut looked_ms, mut saved_ms) = (clock::boot_ms(), record.spent_ms);
@@ -115,7 +132,7 @@ impl Watcher<'_> {
             if started.mark != record.last_start && started.mark != 0 {
                 record.last_start = started.mark;
                 record.starts += 1;
-                self.state.save(record)?;
+                self.note(record);
             }
             let agent = match (started.goes_down, started.stopped, record.starts) {
                 (true, ..) | (_, true, 1..) => SeenAgent::Stopped,
@@ -146,15 +163,14 @@ impl Watcher<'_> {
                 Verdict::GoBack(why) => {
                     record.phase = Phase::Back;
                     record.why = why;
-                    // Also if the disk is full: the next watcher would come to the same verdict.
-                    let saved = self.state.save(record);
-                    return self.back(record).and(saved);
+                    self.note(record);
+                    return Ok(());
                 }
                 Verdict::GoOn(waiting) => self.say(&waiting),
             }
             if record.spent_ms - saved_ms > SAVE_MS {
                 saved_ms = record.spent_ms;
-                self.state.save(record)?;
+                self.note(record);
             }
             std::thread::sleep(PAUSE);
         }
