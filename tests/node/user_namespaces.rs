@@ -350,6 +350,40 @@ fn probes_hooks_terminals_and_shared_processes_work_in_a_user_namespace() {
 }
 
 #[test]
+fn copies_go_both_ways_with_the_ids_of_the_pod() {
+    let agent = Agent::start();
+    agent.write("a.yaml", &shell_pod("a", SLEEP, OWN, ""));
+    agent.wait_running("a");
+    run(
+        &agent,
+        "a",
+        "mkdir /d && echo one >/d/file && chown 12:34 /d/file && chmod 640 /d/file",
+    );
+    let here = agent.root.join("here");
+    let at = |name: &str| here.join(name).to_str().expect("utf-8").to_owned();
+    fs::create_dir_all(&here).expect("temp dir");
+    agent.ok(&["cp", "a:/d", &at("d")]);
+    let text = fs::read_to_string(at("d/file")).expect("copied");
+    assert_eq!(text, "one\n");
+    std::os::unix::fs::chown(at("d/file"), Some(1234), Some(5678)).expect("root");
+    agent.ok(&["cp", &at("d/file"), "a:/new"]);
+    let seen = run(&agent, "a", "stat -c '%u:%g %a' /new && cat /new");
+    assert_eq!(seen, "1234:5678 640\none\n");
+    let (first, count) = range(&agent, "a");
+    let on_the_node = owner(&inside(&agent, "a", "/new"));
+    assert_eq!(on_the_node, (first + 1234, first + 5678));
+    // An id that the pod does not have.
+    std::os::unix::fs::chown(at("d/file"), Some(count), None).expect("root");
+    let output = agent.cli(&["cp", &at("d/file"), "a:/other"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        output.status.success() && said.contains("owners are not kept"),
+        "{said}"
+    );
+    assert_eq!(run(&agent, "a", "stat -c %u:%g /other"), "0:0\n");
+}
+
+#[test]
 fn sysctls_and_low_ports_are_the_pods_own() {
     let agent = Agent::start();
     let pod = format!(
