@@ -160,6 +160,13 @@ fn details(change: &Value) -> Vec<String> {
         };
         format!("container {container}: image {from} -> {to}, {how}")
     }));
+    if let Some(runs) = change["runs"].as_array() {
+        let times: Vec<&str> = runs.iter().map(word).collect();
+        lines.push(match times.is_empty() {
+            true => "it runs at no time".to_owned(),
+            false => format!("next runs: {}", times.join(", ")),
+        });
+    }
     let held = &change["held"];
     if let Some(reason) = held["reason"].as_str() {
         let message = word(&held["message"]);

@@ -13,8 +13,13 @@ use crate::api::PlannedFile;
 use crate::plan::edit::{Changes, Edit};
 use crate::plan::preview::{Held, Preview};
 use crate::spec::encrypted::{self, Opened, Sealed};
+use crate::spec::workload::CronJob;
 use crate::spec::{ObjectKey, ObjectKind, Pins, PodKey, PodSpec, WorkloadKind};
+use crate::sys::clock;
 use crate::types::Gather;
+
+/// The number of times that are shown of a CronJob.
+const RUNS: usize = 3;
 
 impl Node {
     /// Answers a client that wants a preview. Encrypted contents are decrypted beside the loop first.
@@ -102,6 +107,21 @@ impl Node {
         for kind in WorkloadKind::ALL {
             let of = &|file: &Loaded| workloads(file, kind);
             changes.extend(compared(kind.as_str(), of));
+        }
+        let crons = new.into_iter().flat_map(|new| &new.workloads);
+        for (workload, cron) in crons.filter_map(|all| Some((all, all.cron.as_ref()?))) {
+            let (namespace, name) = (&workload.key.namespace, &workload.key.name);
+            let wanted = entry("CronJob", namespace, name, "None");
+            let same = |change: &&mut Value| {
+                ["kind", "namespace", "name"]
+                    .iter()
+                    .all(|field| change[*field] == wanted[*field])
+            };
+            if let Some(change) = changes.iter_mut().find(same)
+                && change["change"] != "None"
+            {
+                change["runs"] = runs(cron);
+            }
         }
         let pods = new.into_iter().flat_map(|new| &new.pods);
         changes.extend(pods.map(|pod| self.pod(pod)));
@@ -196,6 +216,17 @@ fn touched(key: &ObjectKey, then: &InEffect) -> Value {
         json!({ "namespace": pod.key.namespace, "name": pod.key.name, "effect": effect })
     });
     touched.collect()
+}
+
+/// When a CronJob runs next.
+fn runs(cron: &CronJob) -> Value {
+    if cron.suspended {
+        return json!([]);
+    }
+    let now = clock::wall_us().div_euclid(1_000_000);
+    let next = |at: &i64| cron.schedule.next(*at, &cron.zone);
+    let times = std::iter::successors(next(&now), next).take(RUNS);
+    times.map(|at| cron.shown(at)).collect()
 }
 
 /// Namespace, name and content of an object that is replaced as a whole.

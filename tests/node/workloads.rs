@@ -458,7 +458,14 @@ fn a_cron_job_runs_what_it_has_missed_once() {
     std::fs::write(&path, &cron).expect("written");
     let planned = agent.cli(&["plan", path.to_str().expect("utf-8")]);
     assert_eq!(planned.status.code(), Some(1), "{planned:?}");
-    assert_eq!(planned.stdout, b"cronjob default/tick: created\n");
+    let planned = String::from_utf8(planned.stdout).expect("text");
+    let times = planned.strip_prefix("cronjob default/tick: created\n    next runs: ");
+    let times: Vec<&str> = times.expect(&planned).trim_end().split(", ").collect();
+    assert_eq!(times.len(), 3, "{planned}");
+    assert!(
+        times.iter().all(|at| at.ends_with("-01T00:00:00Z")),
+        "{planned}"
+    );
     agent.write("tick.yaml", &cron);
     let table = "/apis/batch/v1/namespaces/default/cronjobs?watch=true";
     let shown = |wanted: &dyn Fn(&Value) -> bool| {
