@@ -1,6 +1,7 @@
 //! Documents that stand for pods, as clients see them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -21,8 +22,8 @@ const REVISION_NOTE: &str = "coracle.dev/in-force";
 pub(super) struct Workloads {
     /// The documents in force, each with the time of its file.
     documents: Vec<(Arc<Workload>, Time)>,
-    /// What each was shown with last beside its file: JSON.
-    beside: BTreeMap<WorkloadKey, String>,
+    /// The hash of what each was shown with last beside its file.
+    beside: BTreeMap<WorkloadKey, u64>,
     /// What had changed in the planner's state when they were shown last.
     changes: Option<u64>,
     /// They are shown once what Jobs have achieved is on disk.
@@ -90,7 +91,9 @@ impl Node {
             for (workload, created) in &all {
                 let status = status::of(&self.state, workload).unwrap_or_default();
                 let annotations = self.annotations(workload);
-                let beside = format!("{status}{annotations}");
+                let mut beside = DefaultHasher::new();
+                (&status, &annotations).hash(&mut beside);
+                let beside = beside.finish();
                 if self.workloads.beside.get(&workload.key) == Some(&beside) {
                     continue;
                 }
