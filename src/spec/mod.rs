@@ -46,6 +46,7 @@ mod container;
 pub(crate) mod decode;
 mod default;
 pub mod device;
+mod document;
 mod env;
 mod env_from;
 pub(crate) mod error;

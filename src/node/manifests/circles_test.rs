@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use super::super::{FileState, Inherited};
+use super::super::Inherited;
 use super::*;
+use crate::api::FileState;
 
 struct Folder(PathBuf, Manifests);
 

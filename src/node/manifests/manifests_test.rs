@@ -420,12 +420,12 @@ fn files_beyond_the_bound_are_named_and_those_in_force_stay() {
     let mut manifests = folder.manifests();
     scan_all(&mut manifests);
     // Empty ones cost the least to read.
-    for number in 0..super::MAX_FILES + 5 {
+    for number in 0..super::files::MAX_FILES + 5 {
         fs::write(folder.0.join(format!("f{number:05}.yaml")), "").unwrap();
     }
     assert!(scan_all(&mut manifests).changed);
     assert_eq!(pods(&manifests), ["last=a:1"]);
-    let first = format!("f{:05}.yaml", super::MAX_FILES - 1);
+    let first = format!("f{:05}.yaml", super::files::MAX_FILES - 1);
     let rows = manifests.status();
     let broken = rows
         .iter()
@@ -434,7 +434,7 @@ fn files_beyond_the_bound_are_named_and_those_in_force_stay() {
     assert_eq!(broken.state, FileState::Rejected);
     let error = format!(
         "{first}: there are more than {} manifest files: 6 are not read, this one first",
-        super::MAX_FILES
+        super::files::MAX_FILES
     );
     assert_eq!(broken.errors, [error]);
     assert!(!manifests.all_in_effect());

@@ -9,6 +9,7 @@ mod entry;
 mod files;
 mod instead;
 mod preview;
+mod rows;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -20,7 +21,6 @@ use k8s_openapi::api::core::v1 as core;
 use super::bundles::disk as bundles;
 use super::conflicts::{conflicts, forbidden_changes, shrunk_claims};
 use super::memory::SMALL;
-use crate::api::{FileState, FileStatus};
 use crate::effects::credential::Credentials;
 use crate::effects::volume::claim;
 use crate::layout::Layout;
@@ -32,7 +32,7 @@ use crate::spec::{Configuration, Pins, PodSecurity, PodUid, ServiceDocument};
 use crate::types::{Gather, InOrder};
 
 use entry::{Due, Entry, Reader};
-use files::{Fingerprint, MAX_FILES, list};
+use files::{Fingerprint, list};
 
 pub(super) use documents::Documents;
 pub(super) use entry::{Inherited, Loaded};
@@ -522,81 +522,6 @@ impl Manifests {
         };
         let all_listed = self.unreadable.is_none() && self.beyond.is_none() && !self.hidden;
         all_listed && self.entries.values().all(clean)
-    }
-
-    /// One row for each file, and one more for an older version that is still in force.
-    pub(super) fn status(&self) -> Vec<FileStatus> {
-        let mut rows = Vec::new();
-        if let Some(error) = &self.unreadable {
-            rows.push(FileStatus {
-                path: self.path.clone(),
-                state: FileState::Rejected,
-                pods: Vec::new(),
-                documents: BTreeMap::new(),
-                errors: vec![format!(
-                    "{}: {error}; what it asked for before stays in force",
-                    self.path.display()
-                )],
-                warnings: Vec::new(),
-                modified: None,
-            });
-        }
-        if let Some((number, first)) = &self.beyond {
-            let name = first.file_name().unwrap_or_default().to_string_lossy();
-            rows.push(FileStatus {
-                path: first.clone(),
-                state: FileState::Rejected,
-                pods: Vec::new(),
-                documents: BTreeMap::new(),
-                errors: vec![format!(
-                    "{name}: there are more than {MAX_FILES} manifest files: {number} are not read, this one first"
-                )],
-                warnings: Vec::new(),
-                modified: None,
-            });
-        }
-        for (path, entry) in &self.entries {
-            let row = |state, loaded: Option<&Loaded>, errors: Vec<String>, modified| FileStatus {
-                path: path.clone(),
-                state,
-                pods: loaded.map(Loaded::keys).unwrap_or_default(),
-                documents: loaded.map(Loaded::documents).unwrap_or_default(),
-                errors,
-                warnings: loaded.map(Loaded::warnings).unwrap_or_default(),
-                modified: Some(modified),
-            };
-            let errors = [entry.errors.clone(), entry.conflicts.clone()].concat();
-            match (&entry.applied, errors.is_empty()) {
-                (Some(applied), true) => rows.push(row(
-                    match applied.is_rolled_back() {
-                        true => FileState::RolledBack,
-                        false => FileState::Loaded,
-                    },
-                    Some(applied),
-                    errors,
-                    applied.modified,
-                )),
-                (applied, false) => {
-                    rows.push(row(
-                        FileState::Rejected,
-                        entry.candidate.as_ref(),
-                        errors,
-                        entry.modified,
-                    ));
-                    if let Some(applied) = applied {
-                        rows.push(row(
-                            FileState::Superseded,
-                            Some(applied),
-                            Vec::new(),
-                            applied.modified,
-                        ));
-                    }
-                }
-                // Still being written.
-                (None, true) => {}
-            }
-        }
-        rows
     }
 }
 

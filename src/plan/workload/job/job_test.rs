@@ -379,7 +379,7 @@ fn what_makes_no_job_is_refused() {
 
 #[test]
 fn indexes_are_written_as_ranges() {
-    let text = |numbers: &[u32]| super::ranges(&numbers.iter().copied().collect());
+    let text = |numbers: &[u32]| super::ranges::ranges(&numbers.iter().copied().collect());
     assert_eq!(text(&[]), "");
     assert_eq!(text(&[1, 3, 4, 5, 7]), "1,3-5,7");
     assert_eq!(text(&[0, 1]), "0,1");

@@ -8,15 +8,17 @@
 //!                                            └ too often, or a rule says so ─► the Job has failed, its pods stop
 //! ```
 
+mod ranges;
+mod status;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 
 use super::notice;
 use crate::plan::state::{ContainerState, Flag, Role};
-use crate::plan::status::{self, Phase};
+use crate::plan::status::{Phase, phase};
 use crate::plan::verdict::Cause;
 use crate::plan::{NodeState, Notice, PodState, Stamp, Time, Wall};
 use crate::spec::workload::job::{self, Action, Job, When};
@@ -51,10 +53,10 @@ pub struct JobRecord {
     /// Whether it is suspended, once it was.
     suspended: Option<Flag>,
     /// The indexes that have succeeded.
-    #[serde(with = "as_ranges")]
+    #[serde(with = "ranges")]
     succeeded: BTreeSet<u32>,
     /// The indexes that have failed.
-    #[serde(with = "as_ranges")]
+    #[serde(with = "ranges")]
     failed_indexes: BTreeSet<u32>,
     /// The number of failed pods that count, by index.
     failures: BTreeMap<u32, u32>,
@@ -106,7 +108,7 @@ fn over(pod: &PodState) -> Option<bool> {
     if pod.stopping().is_some() || !matches!(verdict, None | Some(Cause::DeadlineExceeded)) {
         return None;
     }
-    match status::phase(pod) {
+    match phase(pod) {
         Phase::Succeeded => Some(true),
         Phase::Failed => Some(false),
         Phase::Pending | Phase::Running => None,
@@ -304,122 +306,6 @@ impl Jobs {
             .map(PodState::wanted)
             .collect();
         own.into_iter()
-    }
-
-    /// The Job's `status`; `None` before the files were read.
-    pub(super) fn status(
-        &self,
-        state: &NodeState,
-        workload: &Workload,
-        job: &Job,
-    ) -> Option<Value> {
-        let record = self.records.get(&workload.key)?;
-        let own = own(state, workload);
-        let running: Vec<_> = own.iter().filter(|own| own.runs()).collect();
-        let ready = running.iter().filter(|own| super::is_ready(own.pod));
-        let going = own.iter().filter(|own| own.pod.stopping().is_some());
-        let mut shown = json!({
-            "active": running.len(),
-            "ready": ready.count(),
-            "terminating": going.count(),
-            "succeeded": record.succeeded.len(),
-            "failed": record.failed(),
-            "uncountedTerminatedPods": {},
-        });
-        if let Some(started) = record.started {
-            shown["startTime"] = json!(status::time(started.wall));
-        }
-        if job.indexed {
-            shown["completedIndexes"] = json!(ranges(&record.succeeded));
-            if job.backoff_limit_per_index.is_some() {
-                shown["failedIndexes"] = json!(ranges(&record.failed_indexes));
-            }
-        }
-        let mut conditions = Vec::new();
-        if let Some(suspended) = record.suspended {
-            let (reason, message) = match suspended.yes {
-                true => ("JobSuspended", "Job suspended"),
-                false => ("JobResumed", "Job resumed"),
-            };
-            conditions.push(condition("Suspended", suspended, reason, message));
-        }
-        if let Some(end) = &record.ended {
-            if end.complete {
-                shown["completionTime"] = json!(status::time(end.at.wall));
-            }
-            let kind = if end.complete { "Complete" } else { "Failed" };
-            let ended = Flag {
-                yes: true,
-                since: end.at.wall,
-            };
-            conditions.push(condition(kind, ended, &end.reason, &end.message));
-        }
-        shown["conditions"] = json!(conditions);
-        Some(shown)
-    }
-}
-
-fn condition(kind: &str, flag: Flag, reason: &str, message: &str) -> Value {
-    let at = status::time(flag.since);
-    json!({
-        "type": kind,
-        "status": if flag.yes { "True" } else { "False" },
-        "reason": reason,
-        "message": message,
-        "lastProbeTime": at,
-        "lastTransitionTime": at,
-    })
-}
-
-/// Numbers in the notation of `status.completedIndexes`: `1,3-5,7`.
-fn ranges(numbers: &BTreeSet<u32>) -> String {
-    let mut text = String::new();
-    let mut all = numbers.iter().copied().peekable();
-    while let Some(first) = all.next() {
-        let mut last = first;
-        while let Some(next) = all.next_if_eq(&(last + 1)) {
-            last = next;
-        }
-        let gap = if text.is_empty() { "" } else { "," };
-        text += &match last - first {
-            0 => format!("{gap}{first}"),
-            // As upstream writes two in a row.
-            1 => format!("{gap}{first},{last}"),
-            _ => format!("{gap}{first}-{last}"),
-        };
-    }
-    text
-}
-
-/// Short, because the record is written whenever a pod has ended.
-mod as_ranges {
-    use std::collections::BTreeSet;
-
-    use serde::{Deserialize, Deserializer, Serializer, de};
-
-    pub(super) fn serialize<S: Serializer>(
-        numbers: &BTreeSet<u32>,
-        to: S,
-    ) -> Result<S::Ok, S::Error> {
-        to.serialize_str(&super::ranges(numbers))
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
-        from: D,
-    ) -> Result<BTreeSet<u32>, D::Error> {
-        let text = String::deserialize(from)?;
-        let mut numbers = BTreeSet::new();
-        for part in text.split(',').filter(|part| !part.is_empty()) {
-            let (first, last) = part.split_once('-').unwrap_or((part, part));
-            let (first, last): (u32, u32) = match (first.parse(), last.parse()) {
-                (Ok(first), Ok(last)) if last < crate::spec::workload::job::MAX_COMPLETIONS => {
-                    (first, last)
-                }
-                _ => return Err(de::Error::custom(format_args!("`{part}` is no index"))),
-            };
-            numbers.extend(first..=last);
-        }
-        Ok(numbers)
     }
 }
 
