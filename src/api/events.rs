@@ -173,6 +173,7 @@ impl EventRing {
             known.and_then(|index| self.take(index));
             self.add(seen, line.len() + 1);
         }
+        self.seen.shrink_to_fit();
     }
 
     /// All events, oldest first.

@@ -448,5 +448,8 @@ impl Inner {
 
 fn to_json(value: &impl serde::Serialize) -> Bytes {
     // Kubernetes types have string keys only, so this cannot fail.
-    Bytes::from(serde_json::to_vec(value).unwrap_or_default())
+    let mut json = serde_json::to_vec(value).unwrap_or_default();
+    // `Bytes` would keep the room in which it has grown, up to half of it empty.
+    json.shrink_to_fit();
+    Bytes::from(json)
 }

@@ -20,10 +20,14 @@ pub(super) fn read(path: &Path) -> PodMemory {
     })
 }
 
+/// Its content.
+pub(super) fn content(memory: &PodMemory) -> Vec<u8> {
+    serde_json::to_vec(memory).expect("plain data")
+}
+
 /// Writes it; `false` if the pod has no folder (yet, or any more).
-pub(super) fn write(path: &Path, memory: &PodMemory) -> bool {
-    let bytes = serde_json::to_vec(memory).expect("plain data");
-    match file::replace(path, &bytes, 0o600, Durability::Process) {
+pub(super) fn write(path: &Path, content: &[u8]) -> bool {
+    match file::replace(path, content, 0o600, Durability::Process) {
         Ok(()) => true,
         Err(error) => {
             if error.kind() != io::ErrorKind::NotFound {

@@ -9,6 +9,9 @@ pub(super) const LARGE: u64 = 1 << 20;
 /// What one pod, or one manifest, takes at least.
 pub(super) const SMALL: u64 = 16 << 10;
 
+/// What the start of a pod leaves behind, spread over the heap: a trim is worth it after eight.
+pub(super) const STARTED: u64 = LARGE / 8;
+
 /// Bytes freed since the last trim.
 #[derive(Debug, Default)]
 pub(super) struct Freed(u64);

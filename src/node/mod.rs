@@ -223,7 +223,11 @@ struct Node {
 
 impl Node {
     /// Runs until asked to end.
-    async fn run(mut self, inputs: Receiver<Input>, mut alarm: alarm::Alarm) -> ExitCode {
+    async fn run(
+        mut self: Box<Self>,
+        inputs: Receiver<Input>,
+        mut alarm: alarm::Alarm,
+    ) -> ExitCode {
         loop {
             let mut next = alarm.wait(&inputs, self.next_wake()).await;
             while let Some(input) = next {

@@ -2,6 +2,7 @@
 //! file is written only if it differs from what was written last.
 
 use std::collections::HashMap;
+use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use super::exits::Exits;
@@ -18,8 +19,8 @@ pub(super) struct Saved {
     layout: Layout,
     /// The manifest of each pod.
     manifests: HashMap<PodUid, Arc<PodSpec>>,
-    /// The memory of each pod.
-    memories: HashMap<PodUid, PodMemory>,
+    /// The hash of each pod's memory.
+    memories: HashMap<PodUid, u64>,
     /// How containers ended, for the next boot.
     pub(super) exits: Exits,
     /// What pods leave to the next ones of their names.
@@ -69,16 +70,23 @@ impl Saved {
     /// Writes the pod's memory if it has changed.
     pub(super) fn checkpoint(&mut self, pod: &PodState) {
         let uid = &pod.spec.uid;
-        let memory = PodMemory::of(pod);
+        let content = checkpoint::content(&PodMemory::of(pod));
+        let hash = self.hash(&content);
         let path = self.layout.pod_run(uid).checkpoint();
-        if self.memories.get(uid) != Some(&memory) && checkpoint::write(&path, &memory) {
-            self.memories.insert(uid.clone(), memory);
+        if self.memories.get(uid) != Some(&hash) && checkpoint::write(&path, &content) {
+            self.memories.insert(uid.clone(), hash);
         }
     }
 
     /// Whether the pod's memory is on disk as it is now.
     pub(super) fn has_checkpoint(&self, pod: &PodState) -> bool {
-        self.memories.get(&pod.spec.uid) == Some(&PodMemory::of(pod))
+        let content = checkpoint::content(&PodMemory::of(pod));
+        self.memories.get(&pod.spec.uid) == Some(&self.hash(&content))
+    }
+
+    /// By keys that nobody else knows: containers have a say in what pods are remembered by.
+    fn hash(&self, content: &[u8]) -> u64 {
+        self.memories.hasher().hash_one(content)
     }
 
     /// The pod is gone, and its files with it.

@@ -300,7 +300,7 @@ fn containers(
     let mut seen = BTreeSet::new();
     let mut convert = |kind: List, written: &[Container]| {
         let list = path.field(kind.field());
-        let mut result = Vec::new();
+        let mut result = Vec::with_capacity(written.len());
         for (index, each) in written.iter().enumerate() {
             let path = list.index(index);
             if !each.name.is_empty() && !seen.insert(each.name.clone()) {

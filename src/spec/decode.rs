@@ -336,6 +336,11 @@ impl<'de> de::SeqAccess<'de> for Items<'_> {
         let path = self.node.path.index(index);
         self.node.below(seed, value, &path).map(Some)
     }
+
+    /// Without it, a list of one container has room for four as long as the pod lives.
+    fn size_hint(&self) -> Option<usize> {
+        Some(self.items.len())
+    }
 }
 
 /// The entries of a mapping; with `fields`, those of an object.

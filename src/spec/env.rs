@@ -44,7 +44,7 @@ pub(crate) fn convert(
     report: &Report,
 ) -> Vec<EnvVar> {
     let list = path.field("env");
-    let mut result = Vec::new();
+    let mut result = Vec::with_capacity(container.env.as_ref().map_or(0, Vec::len));
     for (index, variable) in container.env.iter().flatten().enumerate() {
         let path = list.index(index);
         if variable.name.is_empty() {

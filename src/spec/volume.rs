@@ -25,7 +25,7 @@ pub(crate) fn volumes(
     report: &Report,
 ) -> Vec<VolumeSpec> {
     let mut seen = BTreeSet::new();
-    let mut result = Vec::new();
+    let mut result = Vec::with_capacity(spec.volumes.as_ref().map_or(0, Vec::len));
     for (index, volume) in spec.volumes.iter().flatten().enumerate() {
         let path = path.index(index);
         let name = path.field("name");
@@ -222,7 +222,7 @@ pub(crate) fn mounts(
 ) -> Vec<VolumeMount> {
     let list = path.field("volumeMounts");
     let mut seen = BTreeSet::new();
-    let mut result = Vec::new();
+    let mut result = Vec::with_capacity(container.volume_mounts.as_ref().map_or(0, Vec::len));
     for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {
         let path = list.index(index);
         if mount.name.is_empty() {

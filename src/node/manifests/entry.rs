@@ -90,6 +90,13 @@ pub(super) enum Due {
     In(u64),
 }
 
+/// Shares each of these. A plain `collect` would keep the list in the much larger memory of the one it comes from.
+fn shared<T>(all: Vec<T>) -> Vec<Arc<T>> {
+    let mut shared = Vec::with_capacity(all.len());
+    shared.extend(all.into_iter().map(Arc::new));
+    shared
+}
+
 impl Loaded {
     /// A file's content as of this time.
     pub(super) fn read(
@@ -111,11 +118,11 @@ impl Loaded {
             service.manifest.metadata.creation_timestamp = Some(status::time(modified));
         }
         Ok(Self {
-            pods: found.pods.into_iter().map(Arc::new).collect(),
+            pods: shared(found.pods),
             services,
             classes: found.priority_classes,
             configuration: found.configuration,
-            workloads: found.workloads.into_iter().map(Arc::new).collect(),
+            workloads: shared(found.workloads),
             warnings,
             own: Default::default(),
             notes: Vec::new(),

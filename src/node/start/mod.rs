@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -60,8 +61,8 @@ thread_local! {
 const SWAPPED: &str = "The tmpfs noswap option is not supported. Memory-backed volumes (e.g. secrets, emptyDirs, etc.) might be \
                        swapped to disk and should no longer be considered secure.";
 
-/// Events waiting for the loop; senders wait when it is full.
-const INPUT_QUEUE: usize = 1024;
+/// Events waiting for the loop; senders wait when it is full. All its room is taken from the beginning.
+const INPUT_QUEUE: usize = 128;
 
 /// Why the agent did not come up.
 #[derive(Debug, thiserror::Error)]
@@ -139,6 +140,22 @@ pub enum StartError {
 
 /// Runs the agent in the foreground until SIGTERM or SIGINT, with the settings of these files and flags.
 pub fn run(files: Files, flags: Vec<Flag>) -> Result<ExitCode, StartError> {
+    let started = start(files, flags)?;
+    let executor = EXECUTOR.with(|executor| *executor);
+    Ok(smol::block_on(executor.run(started.life)))
+}
+
+/// An agent that is ready to live.
+struct Started {
+    /// On the heap: on the stack, the room for each of its moves would be taken until its end.
+    life: Pin<Box<dyn Future<Output = ExitCode>>>,
+    /// No other agent has these directories.
+    _lock: Flock<File>,
+}
+
+/// Makes everything that an agent needs. A function of its own, so that nothing of it is left on the stack.
+#[inline(never)]
+fn start(files: Files, flags: Vec<Flag>) -> Result<Started, StartError> {
     if !nix::unistd::geteuid().is_root() {
         return Err(StartError::NotRoot);
     }
@@ -149,7 +166,7 @@ pub fn run(files: Files, flags: Vec<Flag>) -> Result<ExitCode, StartError> {
     let config = prepare::settle(&sources)?;
     let layout = &config.layout;
     prepare::make_dirs(layout)?;
-    let _lock = prepare::lock(layout)?;
+    let lock = prepare::lock(layout)?;
     state_format::settle(layout)?;
     let log_lock = file::try_lock_dir(&layout.log_dir).map_err(access("lock", &layout.log_dir))?;
     sources.remember();
@@ -193,12 +210,10 @@ pub fn run(files: Files, flags: Vec<Flag>) -> Result<ExitCode, StartError> {
         shares,
         bundles,
     };
-    let executor = EXECUTOR.with(|executor| *executor);
-    Ok(smol::block_on(executor.run(agent.live(
-        listener,
-        hangup,
-        (inputs, alarm),
-    ))))
+    Ok(Started {
+        life: Box::pin(agent.live(listener, hangup, (inputs, alarm))),
+        _lock: lock,
+    })
 }
 
 /// What an agent has before it looks for pods.
@@ -238,7 +253,7 @@ impl Agent {
         let settings = tools.sandboxes.settings.clone();
         let (lock, holding) = Lock::new(settings, tools.inputs.clone(), kept);
         let (levels, level) = bounded(4);
-        let mut node = self.node(shown, lock, levels, found);
+        let mut node = Box::new(self.node(shown, lock, levels, found));
         node.watch_thresholds();
         let running = node.take_over(recover::recover(&tools).await);
         node.resume_shutdown();
