@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::{Input, Node};
 use crate::plan::Action;
 use crate::plan::status::time;
+use crate::plan::stop::Target;
 use crate::plan::workload::revisions::Subject;
 use crate::plan::workload::status;
 use crate::spec::{PodSpec, Workload, WorkloadKey, WorkloadKind};
@@ -91,14 +92,18 @@ impl Node {
             for (workload, created) in &all {
                 let status = status::of(&self.state, workload).unwrap_or_default();
                 let annotations = self.annotations(workload);
+                let stopped = self
+                    .state
+                    .stops
+                    .has(&Target::Workload(workload.key.clone()));
                 let mut beside = DefaultHasher::new();
-                (&status, &annotations).hash(&mut beside);
+                (&status, &annotations, stopped).hash(&mut beside);
                 let beside = beside.finish();
                 if self.workloads.beside.get(&workload.key) == Some(&beside) {
                     continue;
                 }
                 self.workloads.beside.insert(workload.key.clone(), beside);
-                let shown = shown(workload, created, status, annotations);
+                let shown = shown(workload, (created, stopped), status, annotations);
                 self.shown.store.upsert_workload(kind, &shown);
             }
             let known: BTreeSet<&WorkloadKey> = all.iter().map(|(w, _)| &w.key).collect();
@@ -125,7 +130,12 @@ impl Node {
 }
 
 /// The document with what an API server adds.
-fn shown(workload: &Workload, created: &Time, status: Value, annotations: Value) -> Value {
+fn shown(
+    workload: &Workload,
+    (created, stopped): (&Time, bool),
+    status: Value,
+    annotations: Value,
+) -> Value {
     let mut object: Value = serde_json::from_str(&workload.manifest).unwrap_or_default();
     let metadata = &mut object["metadata"];
     metadata["namespace"] = json!(workload.key.namespace);
@@ -157,6 +167,10 @@ fn shown(workload: &Workload, created: &Time, status: Value, annotations: Value)
                 spec[field] = value;
             }
         }
+    }
+    // Stopped by a client, it runs as little as if its file said so.
+    if stopped && workload.cron.is_some() {
+        object["spec"]["suspend"] = json!(true);
     }
     if let Some(job) = &workload.job {
         let spec = &mut object["spec"];

@@ -214,13 +214,14 @@ impl Crons {
     }
 
     /// Notes which Jobs have ended, forgets old ones, and begins the next one if it is time. Returns when to ask again if
-    /// nothing happens. `taken`: there is a Job of that name already, which is no CronJob's.
+    /// nothing happens. `taken`: there is a Job of that name already, which is no CronJob's; `stopped`: it is kept from running as if it were
+    /// suspended.
     pub(super) fn turn(
         &mut self,
         (workload, cron): (&Workload, &CronJob),
         jobs: &mut job::Jobs,
         taken: impl Fn(&WorkloadKey) -> bool,
-        now: Stamp,
+        (now, stopped): (Stamp, bool),
         out: &mut Vec<Notice>,
     ) -> Option<Time> {
         let key = &workload.key;
@@ -261,7 +262,7 @@ impl Crons {
                 }
             }
         }
-        let (due, wake) = record.due(cron, jobs_room(cron, &record), now);
+        let (due, wake) = record.due((cron, stopped), jobs_room(cron, &record), now);
         let told = match due {
             Due::Nothing => None,
             Due::Not(reason, at, message) => {
@@ -381,7 +382,7 @@ impl CronRecord {
     /// What is due, and when the next time is. `busy`: no other Job may begin.
     fn due(
         &mut self,
-        cron: &CronJob,
+        (cron, stopped): (&CronJob, bool),
         busy: Option<&'static str>,
         now: Stamp,
     ) -> (Due, Option<Time>) {
@@ -402,7 +403,7 @@ impl CronRecord {
         if new {
             self.schedule.clone_from(&cron.written);
         }
-        if cron.suspended {
+        if cron.suspended || stopped {
             return (Due::Nothing, None);
         }
         let wake = |at: Option<i64>| {

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use super::super::Workloads;
 use super::super::tests::World;
+use crate::plan::stop::Target;
 use crate::plan::{Event, NodeFact};
 use crate::spec::{PodKey, WorkloadKey, WorkloadKind};
 use crate::types::{Time, Wall};
@@ -309,6 +310,32 @@ fn a_suspended_one_waits_and_another_schedule_has_missed_nothing() {
     world.read(&document("* * * * *", ""));
     assert_eq!(world.minutes(), [5]);
     world.read(&document("4,30 * * * *", ""));
+    world.keep();
+    assert_eq!(world.minutes(), [5]);
+}
+
+#[test]
+fn a_stopped_one_begins_nothing_until_it_is_started() {
+    let targets = || {
+        let key = WorkloadKey {
+            kind: WorkloadKind::CronJob,
+            namespace: "default".to_owned(),
+            name: "c".to_owned(),
+        };
+        BTreeSet::from([Target::Workload(key)])
+    };
+    let mut world = World::at(30);
+    world.read(&document("* * * * *", ""));
+    world.tell(Event::Node(NodeFact::StopRequested {
+        targets: targets(),
+        grace_ms: None,
+    }));
+    world.later(300);
+    assert_eq!(
+        (world.minutes(), world.state.workloads.wake),
+        (vec![], None)
+    );
+    world.tell(Event::Node(NodeFact::StartRequested { targets: targets() }));
     world.keep();
     assert_eq!(world.minutes(), [5]);
 }

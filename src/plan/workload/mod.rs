@@ -407,7 +407,8 @@ impl NodeState {
                     self.workloads.wake = self.workloads.wake.into_iter().chain(wake).min();
                 }
                 let taken = |key: &WorkloadKey| asked.workloads.contains_key(key);
-                let wake = crons.turn((workload, cron), &mut jobs, taken, now, out);
+                let stopped = self.stops.has_workload(key);
+                let wake = crons.turn((workload, cron), &mut jobs, taken, (now, stopped), out);
                 self.workloads.wake = self.workloads.wake.into_iter().chain(wake).min();
                 of_jobs.retain(|key, _| crons.made.contains_key(key));
                 let wanted = of_jobs.into_values().flatten();

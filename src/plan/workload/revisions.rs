@@ -245,7 +245,11 @@ impl Histories {
         let known = history.revisions.iter().position(|r| r.hash == read.hash);
         let before = known.map(|at| history.revisions.remove(at));
         history.revisions.push(match before {
-            Some(before) => Revision { number, ..before },
+            Some(before) => Revision {
+                number,
+                cause: read.cause.clone().or(before.cause),
+                ..before
+            },
             None => Revision {
                 number,
                 hash: read.hash.to_owned(),

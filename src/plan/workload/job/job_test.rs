@@ -240,6 +240,27 @@ fn an_index_that_fails_too_often_does_not_stop_the_others() {
 }
 
 #[test]
+fn the_success_of_an_index_does_not_end_the_pause_of_another() {
+    let mut world = World::new();
+    let spec = "  completions: 2\n  parallelism: 2\n  completionMode: Indexed\n  backoffLimitPerIndex: 3\n";
+    world.read(&document("Never", spec));
+    world.end("j-0-0", 1);
+    world.pass(3_000);
+    world.end("j-1-0", 0);
+    world.pass(6_000);
+    assert!(world.running().is_empty(), "{:?}", world.running());
+    world.pass(1_000);
+    assert_eq!(world.running(), ["j-0-1"]);
+    world.end("j-0-1", 1);
+    let mut next = world.next_agent(true);
+    next.read(&document("Never", spec));
+    next.pass(19_000);
+    assert!(next.running().is_empty(), "{:?}", next.running());
+    next.pass(1_000);
+    assert_eq!(next.running(), ["j-0-2"]);
+}
+
+#[test]
 fn rules_say_what_a_failed_pod_means() {
     let rules = |action: &str| {
         let spec = format!(
@@ -365,6 +386,36 @@ fn what_makes_no_job_is_refused() {
             "Never",
             "  podFailurePolicy: {rules: [{action: FailIndex, onExitCodes: {operator: In, values: [1]}}]}\n",
             "requires the backoffLimitPerIndex to be set",
+        ),
+        (
+            "Never",
+            "  podFailurePolicy: {rules: [{action: Count, onExitCodes: {containerName: mian, operator: In, values: [1]}}]}\n",
+            "must be one of the container or initContainer names in the pod template",
+        ),
+        (
+            "Never",
+            "  podFailurePolicy: {rules: [{action: Count, onExitCodes: {operator: In, values: [0]}}]}\n",
+            "must not be 0 for the In operator",
+        ),
+        (
+            "Never",
+            "  podFailurePolicy: {rules: [{action: Count, onExitCodes: {operator: In, values: [2, 1]}}]}\n",
+            "must be ordered",
+        ),
+        (
+            "Never",
+            "  podFailurePolicy: {rules: [{action: Count, onExitCodes: {operator: In, values: [2, 2]}}]}\n",
+            "Duplicate value: 2",
+        ),
+        (
+            "Never",
+            "  podReplacementPolicy: TerminatingOrFailed\n  podFailurePolicy: {rules: []}\n",
+            "supported values: \"Failed\"",
+        ),
+        (
+            "Never",
+            "  completions: 2\n  completionMode: Indexed\n  backoffLimitPerIndex: 1\n  maxFailedIndexes: 3\n",
+            "must be less than or equal to completions",
         ),
     ] {
         let text = document(policy, spec);

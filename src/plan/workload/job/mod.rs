@@ -65,6 +65,9 @@ pub struct JobRecord {
     /// Failures since the last success, and when the newest was.
     in_row: u32,
     failed_at: Option<Time>,
+    /// With a limit for each index: when the newest failure of each open one was.
+    #[serde(default)]
+    index_failed_at: BTreeMap<u32, Time>,
     /// How it ended.
     ended: Option<End>,
 }
@@ -156,6 +159,9 @@ impl Jobs {
             let mut record = record.clone();
             if rebooted {
                 record.failed_at = record.failed_at.map(|_| now.time);
+                for at in record.index_failed_at.values_mut() {
+                    *at = now.time;
+                }
                 let ended = record.ended.as_mut().map(|ended| &mut ended.at);
                 for stamp in record.started.as_mut().into_iter().chain(ended) {
                     stamp.time = now.time;
@@ -361,6 +367,7 @@ impl JobRecord {
             if succeeded {
                 self.succeeded.insert(own.index);
                 self.next.remove(&own.index);
+                self.index_failed_at.remove(&own.index);
                 (self.in_row, self.failed_at) = (0, None);
                 continue;
             }
@@ -368,6 +375,9 @@ impl JobRecord {
             // Also one that is ignored must not be started again and again without a pause.
             self.in_row = self.in_row.saturating_add(1);
             self.failed_at = Some(now.time);
+            if job.backoff_limit_per_index.is_some() {
+                self.index_failed_at.insert(own.index, now.time);
+            }
             let fits = job.rules.iter().enumerate();
             let mut fits = fits
                 .filter_map(|(at, rule)| Some((at, rule.action, fits_rule(&rule.when, own.pod)?)));
@@ -383,6 +393,7 @@ impl JobRecord {
             let limit = job.backoff_limit_per_index;
             if action == Action::FailIndex || limit.is_some_and(|limit| *failures > limit) {
                 self.failed_indexes.insert(own.index);
+                self.index_failed_at.remove(&own.index);
             }
             if let Some((at, Action::FailJob, why)) = rule {
                 let message = format!("{why} matching FailJob rule at index {at}");
@@ -500,18 +511,41 @@ impl JobRecord {
             None if self.succeeded.is_empty() => 0..job.parallelism,
             None => 0..0,
         };
-        let factor = 1u64 << self.in_row.saturating_sub(1).min(32);
-        let wait = BACKOFF_MS.saturating_mul(factor).min(MAX_BACKOFF_MS);
-        let retry = self.failed_at.map(|at| at.plus(wait));
-        if free == 0 || retry.is_some_and(|at| at > now.time) {
-            wake.push(retry);
-            return (here, Vec::new());
-        }
         let busy: BTreeSet<u32> = running.iter().map(|own| own.index).collect();
         let open = indexes.filter(|index| !closed(index) && !busy.contains(index));
-        let places = open.map(|index| (index, self.next.get(&index).copied().unwrap_or(0)));
-        (here, places.take(free).collect())
+        let all_wait = match job.backoff_limit_per_index {
+            None => self.failed_at.map(|at| at.plus(pause(self.in_row))),
+            Some(_) => None,
+        };
+        if free == 0 || all_wait.is_some_and(|at| at > now.time) {
+            wake.push(all_wait);
+            return (here, Vec::new());
+        }
+        let mut places = Vec::new();
+        for index in open {
+            match self.retry(index) {
+                Some(at) if at > now.time => wake.push(Some(at)),
+                _ => places.push((index, self.next.get(&index).copied().unwrap_or(0))),
+            }
+            if places.len() == free {
+                break;
+            }
+        }
+        (here, places)
     }
+
+    /// With a limit for each index: when this one may have its next pod.
+    fn retry(&self, index: u32) -> Option<Time> {
+        let at = self.index_failed_at.get(&index)?;
+        let failures = self.failures.get(&index).copied().unwrap_or(1);
+        Some(at.plus(pause(failures)))
+    }
+}
+
+/// The wait after so many failures in a row, in milliseconds.
+fn pause(failures: u32) -> u64 {
+    let factor = 1u64 << failures.saturating_sub(1).min(32);
+    BACKOFF_MS.saturating_mul(factor).min(MAX_BACKOFF_MS)
 }
 
 fn failed(reason: &str, message: String, at: Stamp) -> End {
