@@ -130,17 +130,41 @@ fn key(metadata: &ObjectMeta) -> PodKey {
     }
 }
 
+/// The annotation of Helm's hooks, which `helm template` prints among the rest.
+pub(super) const HOOK: &str = "helm.sh/hook";
+
 fn metadata(metadata: &ObjectMeta, path: &Path<'_>, report: &Report) {
     let at = path.field("name");
     match metadata.name.as_deref().unwrap_or_default() {
         "" => report.error(&at, "Required value: name is needed for the pod"),
         name => {
+            let namespace = metadata.namespace.as_ref().map_or(0, String::len);
             if let Some(problem) = names::dns_subdomain(name) {
                 report.invalid(&at, name, problem);
+            } else if namespace <= 63 && namespace + name.len() > names::POD_MAX {
+                let most = names::POD_MAX - namespace;
+                let detail = format_args!(
+                    "must be no more than {most} characters in this namespace: the directory of the pod's logs has both names"
+                );
+                report.invalid(&at, name, detail);
             }
         }
     }
+    if metadata
+        .annotations
+        .iter()
+        .flatten()
+        .any(|(key, _)| key == HOOK)
+    {
+        warn_of_hook(path, report);
+    }
     shared_metadata(metadata, path, report);
+}
+
+/// Hooks are for Helm, which runs them before or after something else, or not at all. `path` is that of the metadata.
+pub(super) fn warn_of_hook(path: &Path<'_>, report: &Report) {
+    let what = "a hook of Helm, which runs here like anything else; `helm template --no-hooks` leaves hooks out";
+    report.warn(&path.field("annotations").field(HOOK), what);
 }
 
 /// Checks the metadata of any object, except for the name.

@@ -241,6 +241,15 @@ impl<'r> Document<'r> {
         let Some(mut template) = workload::read(kind, value, path, self.report) else {
             return;
         };
+        let metadata = value.get("metadata");
+        if metadata
+            .and_then(|m| m.get("annotations")?.get(assemble::HOOK))
+            .is_some()
+        {
+            assemble::warn_of_hook(&path.field("metadata"), self.report);
+        }
+        // About the document; the others are its pods'.
+        self.warnings.append(&mut self.report.take_warnings());
         let at = path.field("spec");
         let at = at.field("template");
         let Some((pod, _)) = self.decoded(&mut template.pod, &at) else {

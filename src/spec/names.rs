@@ -1,5 +1,21 @@
 //! Kubernetes' rules for names, with the API server's messages. Each function returns what is wrong, or `None`.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+/// Limit of a pod's namespace and name together: the directory of its logs is named after both and its UID, and a name in
+/// a directory has 255 bytes at most.
+pub(crate) const POD_MAX: usize = 255 - "__".len() - 36;
+
+/// Why an object without a name is refused.
+pub(crate) fn missing(metadata: &ObjectMeta) -> &'static str {
+    match metadata.generate_name {
+        Some(_) => {
+            "Required value: what a file defines has a fixed name; `generateName` is for an API server"
+        }
+        None => "Required value: name or generateName is required",
+    }
+}
+
 /// A DNS-1123 label: container, volume and host names, namespaces.
 pub(crate) fn dns_label(text: &str) -> Option<String> {
     if text.len() > 63 {

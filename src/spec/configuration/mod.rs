@@ -383,7 +383,7 @@ fn metadata<T: Metadata<Ty = ObjectMeta>>(object: &mut T, path: &Path<'_>, repor
     let path = path.field("metadata");
     let at = path.field("name");
     match metadata.name.as_deref().unwrap_or_default() {
-        "" => report.error(&at, "Required value: name or generateName is required"),
+        "" => report.error(&at, names::missing(metadata)),
         name => {
             if let Some(problem) = names::dns_subdomain(name) {
                 report.invalid(&at, name, problem);

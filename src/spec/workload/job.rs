@@ -15,6 +15,10 @@ use crate::spec::{convert, default, uid};
 /// The most completions of a Job.
 pub const MAX_COMPLETIONS: u32 = 10_000;
 
+/// Limits of `podFailurePolicy`: rules, and exit codes of a rule.
+const MAX_RULES: usize = 20;
+const MAX_CODES: usize = 255;
+
 /// Label and annotation of a pod with its index.
 const INDEX: &str = "batch.kubernetes.io/job-completion-index";
 /// Label of a pod with the UID of this edition of its Job.
@@ -167,6 +171,12 @@ pub(super) fn job(spec: &Spec, pod: &Pod, path: &Path<'_>, report: &Report) -> J
         let at = path.field("backoffLimitPerIndex");
         report.error(&at, "Required value: when maxFailedIndexes is specified");
     }
+    if let (Some(most), Some(all)) = (max_failed, completions)
+        && most > all
+    {
+        let at = path.field("maxFailedIndexes");
+        report.invalid(&at, most, "must be less than or equal to completions");
+    }
     check_replacement(spec, path, report);
     let never = pod
         .spec
@@ -174,7 +184,7 @@ pub(super) fn job(spec: &Spec, pod: &Pod, path: &Path<'_>, report: &Report) -> J
         .and_then(|pod| pod.restart_policy.as_deref())
         == Some("Never");
     let fallback = match per_index {
-        Some(_) => u32::MAX,
+        Some(_) => i32::MAX.unsigned_abs(),
         None => 6,
     };
     Job {
@@ -190,7 +200,7 @@ pub(super) fn job(spec: &Spec, pod: &Pod, path: &Path<'_>, report: &Report) -> J
             "ttlSecondsAfterFinished",
         ),
         suspended: spec.suspend,
-        rules: rules(spec, never, per_index.is_some(), path, report),
+        rules: rules((spec, pod), never, per_index.is_some(), path, report),
     }
 }
 
@@ -226,7 +236,13 @@ fn check_replacement(spec: &Spec, path: &Path<'_>, report: &Report) {
     }
 }
 
-fn rules(spec: &Spec, never: bool, per_index: bool, path: &Path<'_>, report: &Report) -> Vec<Rule> {
+fn rules(
+    (spec, pod): (&Spec, &Pod),
+    never: bool,
+    per_index: bool,
+    path: &Path<'_>,
+    report: &Report,
+) -> Vec<Rule> {
     let Some(policy) = &spec.pod_failure_policy else {
         return Vec::new();
     };
@@ -238,14 +254,40 @@ fn rules(spec: &Spec, never: bool, per_index: bool, path: &Path<'_>, report: &Re
             "Invalid value: only \"Never\" is supported when podFailurePolicy is specified",
         );
     }
+    if spec.pod_replacement_policy == "TerminatingOrFailed" {
+        let at = path.field("podReplacementPolicy");
+        report.unsupported(&at, "TerminatingOrFailed", &["Failed"]);
+    }
     let at = path.field("podFailurePolicy");
     let list = at.field("rules");
+    if policy.rules.len() > MAX_RULES {
+        report.error(
+            &list,
+            format_args!(
+                "Too many: {}: must have at most {MAX_RULES} items",
+                policy.rules.len()
+            ),
+        );
+    }
+    let spec = pod.spec.iter();
+    let all = spec.flat_map(|spec| {
+        spec.containers
+            .iter()
+            .chain(spec.init_containers.iter().flatten())
+    });
+    let names: Vec<&str> = all.map(|container| &*container.name).collect();
     let rules = policy.rules.iter().enumerate();
-    let rules = rules.filter_map(|(index, rule)| one(rule, per_index, &list.index(index), report));
+    let of = (per_index, names.as_slice());
+    let rules = rules.filter_map(|(index, rule)| one(rule, of, &list.index(index), report));
     rules.collect()
 }
 
-fn one(rule: &WrittenRule, per_index: bool, path: &Path<'_>, report: &Report) -> Option<Rule> {
+fn one(
+    rule: &WrittenRule,
+    (per_index, names): (bool, &[&str]),
+    path: &Path<'_>,
+    report: &Report,
+) -> Option<Rule> {
     let at = path.field("action");
     let action = match rule.action.as_str() {
         "FailJob" => Action::FailJob,
@@ -277,12 +319,7 @@ fn one(rule: &WrittenRule, per_index: bool, path: &Path<'_>, report: &Report) ->
                     false
                 }
             };
-            if codes.values.is_empty() {
-                report.error(
-                    &at.field("values"),
-                    "Invalid value: []: at least one value is required",
-                );
-            }
+            check_codes(codes, names, &at, report);
             When::ExitCodes {
                 container: codes.container_name.clone(),
                 not,
@@ -308,6 +345,44 @@ fn one(rule: &WrittenRule, per_index: bool, path: &Path<'_>, report: &Report) ->
         }
     };
     Some(Rule { action, when })
+}
+
+/// The API server's rules for exit codes (`validatePodFailurePolicyRuleOnExitCodes`).
+fn check_codes(codes: &ExitCodes, names: &[&str], path: &Path<'_>, report: &Report) {
+    if let Some(name) = &codes.container_name
+        && !names.contains(&name.as_str())
+    {
+        report.invalid(
+            &path.field("containerName"),
+            name,
+            "must be one of the container or initContainer names in the pod template",
+        );
+    }
+    let (values, at) = (&codes.values, path.field("values"));
+    if values.is_empty() {
+        report.error(&at, "Invalid value: []: at least one value is required");
+    }
+    if values.len() > MAX_CODES {
+        report.error(
+            &at,
+            format_args!(
+                "Too many: {}: must have at most {MAX_CODES} items",
+                values.len()
+            ),
+        );
+    }
+    for (index, value) in values.iter().enumerate() {
+        let at = at.index(index);
+        if *value == 0 && codes.operator == "In" {
+            report.invalid(&at, 0, "must not be 0 for the In operator");
+        }
+        if values[..index].contains(value) {
+            report.duplicate(&at, *value);
+        }
+    }
+    if !values.is_sorted() {
+        report.invalid(&at, values, "must be ordered");
+    }
 }
 
 /// Prepares the template for [`PodSpec::of_job`]; `edition` tells this Job from earlier ones of its name.

@@ -339,6 +339,11 @@ pub(super) fn key(
     let path = path.field("metadata");
     let at = path.field("name");
     let name = metadata.name.clone().unwrap_or_default();
+    let namespace = metadata
+        .namespace
+        .as_deref()
+        .filter(|given| !given.is_empty());
+    let namespace = namespace.unwrap_or("default");
     let label_sized = kind == WorkloadKind::StatefulSet;
     let problem = match label_sized {
         true => names::dns_label(&name),
@@ -348,14 +353,15 @@ pub(super) fn key(
     let longest = match kind {
         WorkloadKind::Job => 63,
         WorkloadKind::CronJob => 52,
-        _ => usize::MAX,
+        // Its pods' names have a hash and a number more.
+        _ => names::POD_MAX - 20 - namespace.len().min(63),
     };
     let problem = match name.len() > longest {
         true => Some(format!("must be no more than {longest} characters")),
         false => problem,
     };
     match (name.as_str(), problem) {
-        ("", _) => report.error(&at, "Required value: name or generateName is required"),
+        ("", _) => report.error(&at, names::missing(metadata)),
         (name, Some(problem)) => report.invalid(&at, name, problem),
         (_, None) => {}
     }
