@@ -25,6 +25,7 @@ pub(super) fn run(client: &Client, args: &OutputArgs) -> Result<ExitCode> {
         files: client.get("/coracle/v1/files")?,
         nodes: client.get("/api/v1/nodes")?,
         pods: client.get("/api/v1/pods")?,
+        jobs: client.get("/apis/batch/v1/jobs")?,
         summary: client.get("/stats/summary")?,
     };
     let mut troubles = seen.troubles();
@@ -48,6 +49,7 @@ struct Seen {
     files: Value,
     nodes: Value,
     pods: Value,
+    jobs: Value,
     summary: Value,
 }
 
@@ -93,11 +95,15 @@ impl Seen {
         for file in list(&self.files["items"]).filter(|file| file["state"] != "Loaded") {
             let path = word(&file["path"]);
             let name = path.rsplit('/').next().unwrap_or(path);
-            let error = file["errors"][0].as_str().unwrap_or("refused");
-            let remedy = format!("coracle validate {path}");
+            let (error, remedy) = match file["state"] == "RolledBack" {
+                true => (&file["warnings"][0], "edit the file".to_owned()),
+                false => (&file["errors"][0], format!("coracle validate {path}")),
+            };
+            let error = error.as_str().unwrap_or("refused");
             found.push(Trouble::new(&format!("file {name}"), "", error, remedy));
         }
         found.extend(self.pods().filter_map(of_pod));
+        found.extend(list(&self.jobs["items"]).filter_map(of_job));
         found
     }
 
@@ -281,27 +287,41 @@ fn of_pod(pod: &Value) -> Option<Trouble> {
     if well || !meta["deletionTimestamp"].is_null() {
         return None;
     }
-    let (namespace, name) = (word(&meta["namespace"]), word(&meta["name"]));
-    let option = match namespace {
-        "default" => String::new(),
-        other => format!(" -n {other}"),
-    };
+    let (option, name, shown) = place(meta);
     let why = health::why(status);
     let remedy = match &why {
         why if why.starts_with("WaitingForDependencies") => "coracle boot".to_owned(),
-        why if why.contains("CrashLoopBackOff") || why.contains("has ended") => {
+        why if why.contains("CrashLoopBackOff") => {
             format!("coracle logs{option} {name} --previous")
         }
+        why if why.contains("has ended") => format!("coracle logs{option} {name}"),
         why if why.contains("Image") => "coracle image ls".to_owned(),
         why if why.starts_with("NodeCordoned") => "coracle uncordon".to_owned(),
         _ => format!("coracle describe pod{option} {name}"),
     };
     let since = ready.map_or("", |ready| word(&ready["lastTransitionTime"]));
-    let about = match namespace {
-        "default" => format!("pod {name}"),
-        _ => format!("pod {namespace}/{name}"),
-    };
-    Some(Trouble::new(&about, since, why, remedy))
+    Some(Trouble::new(&format!("pod {shown}"), since, why, remedy))
+}
+
+/// Why a Job has failed, if so. It stays failed until its file changes, also when its pods are gone.
+fn of_job(job: &Value) -> Option<Trouble> {
+    let failed =
+        |condition: &&Value| condition["type"] == "Failed" && condition["status"] == "True";
+    let failed = list(&job["status"]["conditions"]).find(failed)?;
+    let (option, name, shown) = place(&job["metadata"]);
+    let since = word(&failed["lastTransitionTime"]);
+    let why = format!("{}: {}", word(&failed["reason"]), word(&failed["message"]));
+    let remedy = format!("coracle describe job{option} {name}");
+    Some(Trouble::new(&format!("job {shown}"), since, why, remedy))
+}
+
+/// The flag for an object's namespace, its name, and both as they are shown.
+fn place(meta: &Value) -> (String, &str, String) {
+    let name = word(&meta["name"]);
+    match word(&meta["namespace"]) {
+        "default" => (String::new(), name, name.to_owned()),
+        other => (format!(" -n {other}"), name, format!("{other}/{name}")),
+    }
 }
 
 fn used_percent(disk: &Value) -> Option<u64> {
@@ -328,6 +348,19 @@ mod tests {
 
     fn pod(name: &str, status: Value) -> Value {
         json!({ "metadata": { "namespace": "default", "name": name }, "status": status })
+    }
+
+    #[test]
+    fn a_job_that_has_failed_is_named_when_its_pods_are_gone() {
+        let job = |type_: &str| {
+            json!({ "metadata": { "namespace": "a", "name": "backup" }, "status": { "conditions": [
+                { "type": type_, "status": "True", "reason": "BackoffLimitExceeded", "message": "too often" } ] } })
+        };
+        assert_eq!(of_job(&job("Complete")), None);
+        let found = of_job(&job("Failed")).expect("it failed");
+        assert_eq!(found.about, "job a/backup");
+        assert_eq!(found.message, "BackoffLimitExceeded: too often");
+        assert_eq!(found.remedy, "coracle describe job -n a backup");
     }
 
     #[test]

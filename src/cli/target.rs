@@ -29,7 +29,7 @@ pub(super) fn targets<K: ValueEnum + PartialEq>(words: &[String]) -> Result<Targ
         if !found.iter().any(|(known, _)| *known == kind) {
             let same = |name: &String| match name.split_once('/') {
                 // Names of images and files contain slashes.
-                Some((prefix, name)) if K::from_str(prefix, true).is_ok_and(|k| k == kind) => {
+                Some((prefix, name)) if known::<K>(prefix).as_ref() == Some(&kind) => {
                     name.to_owned()
                 }
                 Some(_) | None => name.clone(),
@@ -60,7 +60,7 @@ fn pairs<K: ValueEnum + PartialEq>(words: &[String]) -> Result<Targets<K>> {
 }
 
 fn kind<K: ValueEnum>(word: &str) -> Result<K> {
-    K::from_str(word, true).map_err(|_| {
+    known(word).ok_or_else(|| {
         let known = kinds::<K>();
         let short = known.join(", ");
         let names: Vec<&str> = known.iter().map(String::as_str).collect();
@@ -70,6 +70,15 @@ fn kind<K: ValueEnum>(word: &str) -> Result<K> {
         };
         CliError::usage(format!("there is nothing of kind `{word}` here")).hint(hint)
     })
+}
+
+/// The kind of this name, which may have its API group, as in `deployment.apps`.
+fn known<K: ValueEnum>(word: &str) -> Option<K> {
+    let plain = match word.split_once('.') {
+        Some((plain, "apps" | "v1.apps" | "batch" | "v1.batch" | "v1" | "v1.")) => plain,
+        _ => word,
+    };
+    K::from_str(plain, true).ok()
 }
 
 fn kinds<K: ValueEnum>() -> Vec<String> {
@@ -93,7 +102,7 @@ pub(super) fn pod_or_owner(text: &str) -> std::result::Result<String, String> {
 /// The kind and name of a document that stands for pods.
 pub(super) fn owner(text: &str) -> Option<(WorkloadKind, &str)> {
     let (kind, name) = text.split_once('/')?;
-    let resource = Resource::from_str(kind, true).ok()?;
+    let resource: Resource = known(kind)?;
     let kind = resource.workload().filter(|_| !name.is_empty())?;
     Some((kind, name))
 }
@@ -185,6 +194,11 @@ mod tests {
             ("pods", vec![(Pods, vec![])]),
             ("po,svc", vec![(Pods, vec![]), (Services, vec![])]),
             ("pod,pods,po", vec![(Pods, vec![])]),
+            (
+                "deployment.apps/a",
+                vec![(Resource::Deployments, vec!["a"])],
+            ),
+            ("jobs.batch", vec![(Resource::Jobs, vec![])]),
             ("pod a b", vec![(Pods, vec!["a", "b"])]),
             ("pod pod/a", vec![(Pods, vec!["a"])]),
             ("po,svc a", vec![(Pods, vec!["a"]), (Services, vec!["a"])]),

@@ -120,10 +120,10 @@ pub enum Resource {
     #[value(name = "replicationcontrollers", aliases = ["replicationcontroller", "rc"])]
     ReplicationControllers,
     /// Jobs.
-    #[value(name = "jobs", aliases = ["job", "jobs.batch"])]
+    #[value(name = "jobs", aliases = ["job"])]
     Jobs,
     /// CronJobs.
-    #[value(name = "cronjobs", aliases = ["cronjob", "cj", "cronjobs.batch"])]
+    #[value(name = "cronjobs", aliases = ["cronjob", "cj"])]
     CronJobs,
     /// Services.
     #[value(name = "services", aliases = ["service", "svc"])]
