@@ -17,6 +17,9 @@ pub struct ConvertArgs {
     /// Write to this file, or a file for each pod to this directory, instead of the standard output
     #[arg(short, long, value_name = "FILE|DIR")]
     pub output: Option<PathBuf>,
+    /// Replace files that exist
+    #[arg(long)]
+    pub force: bool,
     /// Name of the project, which claims and configuration begin with, or of a single container's pod
     #[arg(long)]
     pub name: Option<String>,

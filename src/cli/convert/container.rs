@@ -364,6 +364,7 @@ fn network(work: &Work<'_>, service: &Value, pod: &mut Pod) {
     match scalar(service, "network_mode").as_deref() {
         Some("host") => pod.share(work, "hostNetwork", Value::Bool(true)),
         None | Some("bridge" | "default" | "") => {}
+        // Those of the same project share a pod; `documents.rs` tells of others.
         Some(other) if other.starts_with("service:") || other.starts_with("container:") => {}
         Some(other) => pod
             .spec

@@ -371,3 +371,65 @@ fn profiles_choose_services() {
         assert!(whole(&output.unwrap()).contains("image: z"));
     }
 }
+
+#[test]
+fn what_only_a_shell_can_do_is_refused_and_a_comment_is_left_out() {
+    let file = |text: &str| {
+        let files = vec![("line".to_owned(), text.to_owned())];
+        converted(&Given::Files(files), &fixtures().join("none"), &[])
+    };
+    for (text, what) in [
+        ("docker run -v $(pwd)/data:/data nginx", "`$(pwd)`"),
+        ("docker run -v \"$PWD\":/data nginx", "`$PWD`"),
+        ("docker run -e A=${B} nginx", "`${B}`"),
+        ("docker run -e A=`id` nginx", "the shell's"),
+        ("docker run nginx && echo done", "`&`"),
+        ("docker run nginx | tee log", "`|`"),
+        ("docker run nginx > log", "`>`"),
+    ] {
+        let why = file(text)
+            .err()
+            .unwrap_or_else(|| panic!("{text} is converted"));
+        assert!(why.contains(what) && why.contains("shell"), "{text}: {why}");
+    }
+    let text =
+        whole(&file("docker run -e 'A=$x && y' -e B=a#b --name web nginx # the site").unwrap());
+    for part in ["value: \"$x && y\"", "value: \"a#b\"", "name: web"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(!text.contains("the site"), "{text}");
+}
+
+#[test]
+fn what_docker_would_refuse_or_cannot_be_carried_over_is_said() {
+    for (text, part) in [
+        (
+            "services:\n  a: {image: x, network_mode: 'container:vpn'}",
+            "not carried over: network_mode: container:vpn: nothing of that name",
+        ),
+        (
+            "services:\n  a: {image: x, restart: alway}",
+            "not carried over: restart: alway: there is no such policy",
+        ),
+    ] {
+        let text = yaml(text);
+        assert!(text.contains(part), "{text}");
+    }
+    let text = yaml("services:\n  foo_bar: {image: a}\n  foo-bar: {image: b}");
+    let at = |part: &str| text.find(part).unwrap_or_else(|| panic!("{part}: {text}"));
+    assert!(at("name: foo-bar-2\n") < at("image: a\n"), "{text}");
+    let text = line("docker run --entrypoint '' busybox echo hi").unwrap();
+    assert!(
+        text.contains("command:") && !text.contains("\"\""),
+        "{text}"
+    );
+}
+
+#[test]
+fn variables_of_docker_run_are_taken_as_they_stand() {
+    let found = interpolate::raw_env_file("# no\nQ=\"a\"\nP=a$b # c\n\nH\nN\n", &|name| {
+        (name == "H").then(|| "here".to_owned())
+    });
+    let found: Vec<String> = found.into_iter().map(|(n, v)| format!("{n}={v}")).collect();
+    assert_eq!(found, ["Q=\"a\"", "P=a$b # c", "H=here"]);
+}

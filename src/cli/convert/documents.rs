@@ -107,6 +107,13 @@ fn pod(shared: &Shared<'_>, plan: &Plan<'_>, name: &str, members: &[&str]) -> Va
             None => plan.objects[member].clone(),
         };
         let mut made = container(&work, service, &named, &mut pod);
+        let mode = scalar(service, "network_mode").filter(|mode| mode.contains(':'));
+        if let (Some(mode), true) = (mode, plan.heads.get(member) == Some(member)) {
+            let what = format!(
+                "network_mode: {mode}: nothing of that name is converted with it, so the pod has a network of its own"
+            );
+            pod.spec.push(work.lost_entry(&what));
+        }
         if *member != name {
             own_restart(service, plan.services[name], &mut made);
             if deployment::replicas(service).is_some() {
@@ -196,7 +203,22 @@ fn restart(work: &Work<'_>, service: &Value, pod: &mut Pod) {
         return;
     }
     set(&mut pod.spec, "restartPolicy", text(policy));
+    let known = [
+        "always",
+        "unless-stopped",
+        "any",
+        "on-failure",
+        "no",
+        "none",
+        "false",
+        "",
+    ];
     match written.as_deref() {
+        Some(word) if !known.contains(&word.split(':').next().unwrap_or_default()) => {
+            let what =
+                format!("restart: {word}: there is no such policy; it runs once after each boot");
+            pod.spec.push(work.lost_entry(&what));
+        }
         None => {
             let hint =
                 "no `restart` is set, so it runs once after each boot; Always keeps it running";

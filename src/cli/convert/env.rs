@@ -1,6 +1,6 @@
 //! `environment` and `env_file`: the variables of a container.
 
-use super::interpolate::env_file;
+use super::interpolate::{env_file, raw_env_file};
 use super::tree::{COMMENT, Entries, items, map, pairs, scalar, set, text};
 use super::words::literal;
 use super::work::Work;
@@ -43,9 +43,11 @@ pub(super) fn environment(work: &Work<'_>, service: &Value, container: &mut Entr
         let path = path.unwrap_or_default();
         let required = scalar(file, "required").is_none_or(|word| word != "false");
         let source = work.shared.source;
-        let read = source
-            .text(&path)
-            .and_then(|content| env_file(&content, source.variable));
+        let raw = scalar(file, "format").as_deref() == Some("raw");
+        let read = source.text(&path).and_then(|content| match raw {
+            true => Ok(raw_env_file(&content, source.variable)),
+            false => env_file(&content, source.variable),
+        });
         match read {
             Ok(pairs) => {
                 for (name, value) in pairs {

@@ -196,6 +196,22 @@ pub(super) fn env_file(
     Ok(found)
 }
 
+/// Reads a file of variables as `docker run --env-file` and podman do: `NAME=VALUE` to the end of the line as it stands. A
+/// name without a value has that of the environment, or none.
+pub(super) fn raw_env_file(
+    text: &str,
+    lookup: &dyn Fn(&str) -> Option<String>,
+) -> Vec<(String, String)> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let lines = text.lines().map(str::trim_start);
+    let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let pair = |line: &str| match line.split_once('=') {
+        Some((name, value)) => Some((name.to_owned(), value.to_owned())),
+        None => Some((line.trim_end().to_owned(), lookup(line.trim_end())?)),
+    };
+    lines.filter_map(pair).collect()
+}
+
 /// A value up to the end of its line or of its quotes: what it says, its quote, and what follows.
 fn env_value(text: &str) -> Result<(String, Option<char>, &str), String> {
     let start = text.trim_start_matches([' ', '\t']);

@@ -313,18 +313,34 @@ fn finish(args: &ConvertArgs, output: &Output, failed: impl Fn() -> CliError) ->
         let failed = |e| CliError::new(format!("could not write `{}`", path.display())).because(e);
         file::replace(path, text.as_bytes(), 0o600, Durability::PowerCut).map_err(failed)
     };
-    match &args.output {
-        None => put(whole.as_bytes())?,
+    let files: Vec<(PathBuf, &str)> = match &args.output {
+        None => {
+            put(whole.as_bytes())?;
+            return Ok(ExitCode::SUCCESS);
+        }
         Some(path) if path.is_dir() => {
-            for (name, text) in &texts {
-                write(&path.join(format!("{name}.yaml")), text)?;
-            }
+            let file = |(name, _): &(String, String)| path.join(format!("{name}.yaml"));
+            texts.iter().map(|one| (file(one), &*one.1)).collect()
         }
         // A bare name has an empty folder.
         Some(path) if path.parent() == Some(Path::new("")) => {
-            write(&Path::new(".").join(path), &whole)?
+            vec![(Path::new(".").join(path), &whole)]
         }
-        Some(path) => write(path, &whole)?,
+        Some(path) => vec![(path.clone(), &whole)],
+    };
+    // Manifests are edited after the conversion: nothing of that is lost.
+    let other = |(path, text): &&(PathBuf, &str)| {
+        path.symlink_metadata().is_ok() && file::read_text(path).ok().as_deref() != Some(*text)
+    };
+    if let Some((path, _)) = files.iter().find(other).filter(|_| !args.force) {
+        return Err(CliError::new(format!(
+            "`{}` exists and says something else",
+            path.display()
+        ))
+        .hint("nothing was written; --force replaces it"));
+    }
+    for (path, text) in &files {
+        write(path, text)?;
     }
     Ok(ExitCode::SUCCESS)
 }

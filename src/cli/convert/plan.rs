@@ -29,8 +29,16 @@ impl<'p> Plan<'p> {
             .collect();
         let mut taken = BTreeSet::new();
         let mut objects = BTreeMap::new();
-        for (name, service) in &project.services {
-            let wish = scalar(service, "x-pod-name").unwrap_or_else(|| name.clone());
+        let wishes = project.services.iter().map(|(name, service)| {
+            (
+                name,
+                scalar(service, "x-pod-name").unwrap_or_else(|| name.clone()),
+            )
+        });
+        // Who has a name that is valid keeps it: others reach it by that.
+        let (valid, others): (Vec<_>, Vec<_>) =
+            wishes.partition(|(_, wish)| object_name(wish) == *wish);
+        for (name, wish) in valid.into_iter().chain(others) {
             let wish = object_name(&wish);
             let mut object = wish.clone();
             let mut number = 2;

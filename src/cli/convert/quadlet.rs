@@ -2,7 +2,7 @@
 
 use super::Source;
 use super::project::Project;
-use super::run_line::{alias, mount, options, push, secret};
+use super::run_line::{alias, mount, options, push, raw_file, secret};
 use super::tree::{Entries, map, set, text, texts};
 use super::words::split;
 use crate::spec::value::Value;
@@ -204,7 +204,6 @@ const SAME: &[(&str, &str)] = &[
     ("DNSOption", "*dns_opt"),
     ("DNSSearch", "*dns_search"),
     ("DropCapability", "*cap_drop"),
-    ("EnvironmentFile", "*env_file"),
     ("ExposeHostPort", "*expose"),
     ("GroupAdd", "*group_add"),
     ("HostName", "hostname"),
@@ -311,6 +310,7 @@ fn container(unit: &Unit, units: &[Unit]) -> Result<Entries, String> {
         }
         match &**key {
             "Image" => image(value, units, &mut service),
+            "EnvironmentFile" => push(&mut service, "env_file", raw_file(value)),
             "Exec" => set(&mut service, "command", texts(split(value).map_err(of)?)),
             "Entrypoint" => {
                 let words = match value.starts_with('[') {

@@ -1,7 +1,7 @@
 //! `docker run …` and `podman run …` lines as services.
 
 use super::project::Project;
-use super::tree::{Entries, set, text, texts};
+use super::tree::{Entries, map, set, text, texts};
 use super::words::{object_name, split};
 use crate::spec::value::Value;
 
@@ -22,6 +22,7 @@ enum Option_ {
     Alias,
     Secret,
     Entrypoint,
+    EnvFile,
     /// Says nothing about a pod: a switch.
     Nothing,
     /// Says nothing about a pod: with a value.
@@ -29,7 +30,8 @@ enum Option_ {
 }
 
 use Option_::{
-    Alias, Entrypoint, Health, List, Mount, Network, Nothing, NothingWith, Secret, Switch, Text,
+    Alias, Entrypoint, EnvFile, Health, List, Mount, Network, Nothing, NothingWith, Secret, Switch,
+    Text,
 };
 
 const OPTIONS: &[(&str, Option_)] = &[
@@ -39,7 +41,7 @@ const OPTIONS: &[(&str, Option_)] = &[
     (" --mount ", Mount),
     (" --tmpfs ", List("tmpfs")),
     (" -e --env ", List("environment")),
-    (" --env-file ", List("env_file")),
+    (" --env-file ", EnvFile),
     (" -l --label ", List("labels")),
     (" --annotation ", List("annotations")),
     (" --cap-add ", List("cap_add")),
@@ -125,7 +127,7 @@ pub(super) fn lines(content: &str, project: &mut Project) -> Result<(), String> 
         }
         pending.push_str(line);
         match split(&pending) {
-            Ok(words) => command(&words, project)?,
+            Ok(_) => command(&split(without_shell(&pending)?)?, project)?,
             // Quotes may go over several lines.
             Err(_) => {
                 pending.push('\n');
@@ -138,6 +140,36 @@ pub(super) fn lines(content: &str, project: &mut Project) -> Result<(), String> 
         true => Ok(()),
         false => Err(split(&pending).err().unwrap_or_default()),
     }
+}
+
+/// The command without a comment at its end. What else only a shell can do is refused: it would be taken literally.
+fn without_shell(line: &str) -> Result<&str, String> {
+    let refuse = |what: &str| {
+        Err(format!(
+            "`{what}` is the shell's: write what it stands for, or let the shell read the line: coracle convert -- docker run …"
+        ))
+    };
+    let (mut quote, mut before) = (None, ' ');
+    let mut letters = line.char_indices().peekable();
+    while let Some((at, c)) = letters.next() {
+        let next = letters.peek().map_or(' ', |(_, next)| *next);
+        match (quote, c) {
+            (Some('\''), c) => quote = Some('\'').filter(|_| c != '\''),
+            (_, '\\') => _ = letters.next(),
+            (_, '$') if next.is_ascii_alphanumeric() || "_{(".contains(next) => {
+                let end = line[at..].find([' ', '"', ':', '/']);
+                return refuse(&line[at..end.map_or(line.len(), |end| at + end)]);
+            }
+            (_, '`') => return refuse("`…`"),
+            (Some(open), c) => quote = Some(open).filter(|_| c != open),
+            (None, '\'' | '"') => quote = Some(c),
+            (None, '#') if before.is_whitespace() => return Ok(&line[..at]),
+            (None, '&' | '|' | ';' | '<' | '>') => return refuse(&c.to_string()),
+            (None, _) => {}
+        }
+        before = c;
+    }
+    Ok(line)
 }
 
 /// One command with its words.
@@ -279,10 +311,18 @@ fn option(
         Network => network(&value, service),
         Alias => alias(&value, service),
         Secret => secret(&value, service),
+        EnvFile => push(service, "env_file", raw_file(&value)),
+        // Nothing in place of the image's: the command alone.
+        Entrypoint if value.is_empty() => set(service, "entrypoint", texts([])),
         Entrypoint => set(service, "entrypoint", texts([value])),
         Switch(_) | Nothing | NothingWith => {}
     }
     Ok(took)
+}
+
+/// A file of variables that are taken as they stand, in compose's words.
+pub(super) fn raw_file(path: &str) -> Value {
+    map([("path", text(path)), ("format", text("raw"))])
 }
 
 /// The mapping at a key.
