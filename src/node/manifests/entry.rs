@@ -184,6 +184,11 @@ impl Entry {
         }
     }
 
+    /// Whether it could not be read; its content is not known to be bad.
+    pub(super) fn is_unread(&self) -> bool {
+        self.read.is_none() && self.unsettled.is_none() && !self.errors.is_empty()
+    }
+
     /// When to read this version. One that may still be written is read once it has stayed the same for a while,
     /// a `complete` one at once.
     pub(super) fn due(&mut self, version: Fingerprint, now_ms: u64, complete: bool) -> Due {

@@ -40,10 +40,11 @@ pub(super) fn list(path: &Path, known: impl Fn(&Path) -> bool) -> io::Result<Lis
         if is_ignored(&path) {
             continue;
         }
-        // A file that was removed meanwhile, or a dangling link, counts as absent.
-        if let Ok(metadata) = fs::metadata(&path)
-            && metadata.is_file()
-        {
+        // What cannot be looked at stays in force, with an error: a link may lead to a disk that is away for a while. Only
+        // what was removed meanwhile is absent.
+        let metadata = fs::metadata(&path).map(|metadata| (metadata.is_file(), metadata));
+        let metadata = metadata.or_else(|_| fs::symlink_metadata(&path).map(|link| (true, link)));
+        if let Ok((true, metadata)) = metadata {
             let files = if known(&path) { &mut found } else { &mut new };
             files.insert(path, fingerprint(&metadata));
         }

@@ -83,6 +83,31 @@ fn what_editors_leave_is_no_manifest_and_neither_are_folders() {
 }
 
 #[test]
+fn a_link_to_a_disk_that_is_away_keeps_its_pods_and_is_tried_again() {
+    let (folder, disk) = (Folder::new(), Folder::new());
+    let target = disk.write("web.yaml", "web", "a:1");
+    let link = folder.0.join("web.yaml");
+    std::os::unix::fs::symlink(&target, &link).unwrap();
+    let mut manifests = folder.manifests();
+    scan_all(&mut manifests);
+    assert_eq!(pods(&manifests), ["web=a:1"]);
+    let away = target.with_extension("away");
+    fs::rename(&target, &away).unwrap();
+    let scan = scan_all(&mut manifests);
+    assert_eq!(scan.again_in_ms, Some(super::AGAIN_MS));
+    assert_eq!(pods(&manifests), ["web=a:1"]);
+    let why = errors(&manifests).concat();
+    assert!(why.starts_with("web.yaml: No such file"), "{why}");
+    assert!(!manifests.all_in_effect());
+    fs::rename(&away, &target).unwrap();
+    assert_eq!(scan_all(&mut manifests).again_in_ms, None);
+    assert!(errors(&manifests).is_empty());
+    fs::remove_file(&link).unwrap();
+    scan_all(&mut manifests);
+    assert!(pods(&manifests).is_empty());
+}
+
+#[test]
 fn a_file_still_being_written_is_read_once_it_is_closed_or_has_settled() {
     let folder = Folder::new();
     let mut manifests = folder.manifests();

@@ -39,7 +39,7 @@ pub(super) use entry::{Inherited, Loaded};
 pub(super) use preview::InEffect;
 
 /// A Secret that could not be decrypted is tried again after this long: a TPM may come up late, and a missing program may
-/// be installed.
+/// be installed. So is a file that could not be read.
 const AGAIN_MS: u64 = 60_000;
 
 /// How often a scan begins again because bundles are changed meanwhile. The change itself leads to another scan.
@@ -233,6 +233,12 @@ impl Manifests {
                 let wait = at.get_or_insert(now_ms + AGAIN_MS).saturating_sub(now_ms);
                 scan.again_in_ms = Some(scan.again_in_ms.map_or(wait, |other| other.min(wait)));
             }
+        }
+        if self.entries.values().any(Entry::is_unread) {
+            scan.again_in_ms = Some(
+                scan.again_in_ms
+                    .map_or(AGAIN_MS, |other| other.min(AGAIN_MS)),
+            );
         }
         // From here on the files alone decide.
         self.inherited.clear();
