@@ -2,7 +2,7 @@
 
 from catalogue import install, scenario
 
-from scenarios.node import equal, pod
+from scenarios.node import equal, pod, whole_pages
 
 MI = 1 << 20
 SETTINGS = """kind: KubeletConfiguration
@@ -44,7 +44,7 @@ def pods_have_what_is_left_and_requests_are_protected(vm):
     equal("all pods", values(vm, above, "memory.min"), text(40))
     equal("burstable pods", values(vm, f"{above}/burstable", "memory.low", "cpu.weight"), text(16) + ["4"])
     total = int(vm.out("awk '/^MemTotal:/ {print $2}' /proc/meminfo")) * 1024
-    equal("the limit of all pods", values(vm, above, "memory.max"), [str((total - 64 * MI) // 4096 * 4096)])
+    equal("the limit of all pods", values(vm, above, "memory.max"), [str(whole_pages(vm, total - 64 * MI))])
     # 200m are 204 shares.
     equal("the system's weight", values(vm, "/sys/fs/cgroup/system.slice", "cpu.weight"), ["8"])
     for name in ("burstable", "guaranteed"):

@@ -35,6 +35,12 @@ def agent_pid(vm):
     return vm.out("systemctl show -p MainPID --value coracle")
 
 
+def whole_pages(vm, value):
+    """What the kernel makes of an amount of memory."""
+    page = int(vm.out("getconf PAGESIZE"))
+    return value // page * page
+
+
 def equal(what, got, wanted):
     if got != wanted:
         raise Failed(f"{what} is `{got}`, not `{wanted}`")
