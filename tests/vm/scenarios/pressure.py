@@ -11,10 +11,16 @@ MACHINE = "node"
 
 SETTINGS = """kind: KubeletConfiguration
 evictionHard: {memory.available: 150Mi}
-evictionPressureTransitionPeriod: 10s
+evictionPressureTransitionPeriod: PERIOD
 """
 # Takes more and more memory.
 HOG = "awk 'BEGIN { for (i = 0; 1; i++) list[i] = sprintf(\"%01000d\", i) }'"
+
+
+def settings(vm, period):
+    """`period`: for how long the node says that it has pressure when it has none."""
+    vm.write("/etc/coracle/config.d/pressure.yaml", SETTINGS.replace("PERIOD", period))
+    vm.run("systemctl reload coracle")
 
 
 def node(vm):
@@ -30,8 +36,8 @@ def condition(vm, type_):
 def a_memory_hog_is_evicted_before_the_kernel_kills_anybody(vm):
     """A pod takes all memory; other pods and the agent are not affected, and the node recovers when the pod is gone."""
     vm.run("mkdir -p /etc/coracle/config.d")
-    vm.write("/etc/coracle/config.d/pressure.yaml", SETTINGS)
-    vm.run("systemctl reload coracle")
+    # Until it has been looked at, however long that takes.
+    settings(vm, "1h")
     for name in ["calm", "quiet"]:
         vm.manifest(name, pod(name))
         vm.wait_running(name)
@@ -51,5 +57,6 @@ def a_memory_hog_is_evicted_before_the_kernel_kills_anybody(vm):
     equal("the agent", vm.out("systemctl show -P MainPID coracle"), agent)
     equal("killed by the kernel", vm.out("journalctl -k --no-pager | grep -c 'Killed process' || true"), "0")
     vm.run("rm /etc/coracle/manifests/hog.yaml")
+    settings(vm, "1s")
     vm.until("the node to recover", "coracle get node -o json", lambda out: '"KubeletHasSufficientMemory"' in out, seconds=90)
     vm.run("rm /etc/coracle/config.d/pressure.yaml && systemctl reload coracle")
