@@ -55,7 +55,9 @@ def pods_run_on_an_initramfs(vm):
     vm.wait_running("host")
     equal("files", within(vm, "one", "cat /files/text /node/files/text"), "of the node\nof the node")
     vm.run("coracle exec one -- sh -c '! echo >/files/text && echo >/empty/a && echo >/memory/a && echo >/dev/shm/a'")
-    equal("masked paths", vm.out("coracle exec one -- sh -c 'cat /proc/timer_list /proc/keys | wc -c; ls /proc/acpi /sys/firmware | grep -v :'"), "0")
+    # Not every machine has ACPI.
+    masked = "cat /proc/timer_list /proc/keys | wc -c; for folder in /proc/acpi /sys/firmware; do ! test -d $folder || ls $folder; done"
+    equal("masked paths", within(vm, "one", masked), "0")
     # What is mounted on the node later arrives, and what the pod mounts does not leave.
     vm.run("mount -t tmpfs later /data/below")
     mounted = vm.out("awk '{print $5}' /proc/self/mountinfo | sort")
