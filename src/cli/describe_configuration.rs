@@ -107,7 +107,8 @@ fn page(kind: DescribeResource, object: &Value) -> String {
 
 pub(super) fn line(out: &mut String, width: usize, key: &str, value: &str) {
     let key = format!("{key}:");
-    let _ = writeln!(out, "{key:<width$}{}", one_line(value));
+    let gap = if key.len() < width { "" } else { "  " };
+    let _ = writeln!(out, "{key:<width$}{gap}{}", one_line(value));
 }
 
 /// Labels or annotations, one a line.

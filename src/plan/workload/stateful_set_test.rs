@@ -47,11 +47,20 @@ fn a_stateful_set_is_updated_from_the_highest_number_on_while_all_others_are_ava
     assert_eq!(images(&world), "a a b");
     world.set_ready('b', true);
     assert_eq!(images(&world), "a b b");
+    let status = world.status();
+    assert_eq!(
+        (&status["currentReplicas"], &status["updatedReplicas"]),
+        (&1.into(), &2.into())
+    );
+    assert_ne!(status["currentRevision"], status["updateRevision"]);
     world.set_ready('b', false);
     world.read(&document("StatefulSet", 'b', 3, more));
     assert_eq!(images(&world), "a b b");
     world.set_ready('b', true);
     assert_eq!(images(&world), "b b b");
+    let status = world.status();
+    assert_eq!(status["currentReplicas"], 3);
+    assert_eq!(status["currentRevision"], status["updateRevision"]);
     let on_delete = format!("{more}  updateStrategy: {{type: OnDelete}}\n");
     world.read(&document("StatefulSet", 'c', 3, &on_delete));
     assert_eq!(images(&world), "b b b");

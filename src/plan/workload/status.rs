@@ -39,9 +39,10 @@ pub fn of(state: &NodeState, workload: &Workload) -> Option<Value> {
             "replicas": replicas,
             "readyReplicas": here.ready,
             "availableReplicas": here.available,
-            "currentReplicas": here.updated,
+            "currentReplicas": if here.old > 0 { here.old } else { here.updated },
             "updatedReplicas": here.updated,
-            "updateRevision": format!("{}-{}", workload.key.name, workload.revision),
+            "currentRevision": current_revision(state, workload, here.old),
+            "updateRevision": revision(workload, &workload.revision),
         }),
         WorkloadKind::Job | WorkloadKind::CronJob => return None,
         WorkloadKind::DaemonSet => json!({
@@ -60,6 +61,22 @@ pub fn of(state: &NodeState, workload: &Workload) -> Option<Value> {
     }
     shown["observedGeneration"] = json!(1);
     Some(shown)
+}
+
+/// The revision of the pods that a rollout has not reached: the one before.
+fn current_revision(state: &NodeState, workload: &Workload, old: usize) -> String {
+    let history = state.workloads.histories.of_workload(&workload.key);
+    let mut all = history
+        .iter()
+        .flat_map(|history| history.revisions.iter().rev());
+    let before = all.find(|before| before.hash != workload.revision);
+    let before = before.filter(|_| old > 0).map(|before| &before.hash);
+    revision(workload, before.unwrap_or(&workload.revision))
+}
+
+/// The name of a revision, as the StatefulSet controller has it.
+fn revision(workload: &Workload, hash: &str) -> String {
+    format!("{}-{hash}", workload.key.name)
 }
 
 /// Why something else is in force of a document than its file says, for people.
