@@ -223,6 +223,8 @@ enum Removal {
 fn unlink(folder: BorrowedFd<'_>, name: &OsStr) -> Removal {
     match unlinkat(folder, name, UnlinkatFlags::NoRemoveDir) {
         Ok(()) | Err(Errno::ENOENT) => return Removal::Gone,
+        // Of a path that is too long as a whole, this is not known.
+        Err(Errno::ENAMETOOLONG) if has_long_name(name) => return Removal::Gone,
         Err(Errno::EISDIR) => {}
         // The error of a folder by POSIX, and of an immutable file.
         Err(Errno::EPERM) if is_folder(folder, name) => {}
@@ -233,6 +235,11 @@ fn unlink(folder: BorrowedFd<'_>, name: &OsStr) -> Removal {
         Err(Errno::ENOTEMPTY | Errno::EEXIST) => Removal::NotEmpty,
         Err(errno) => Removal::Failed(errno),
     }
+}
+
+/// Whether the path has a name that no file can have (`NAME_MAX`).
+fn has_long_name(path: &OsStr) -> bool {
+    Path::new(path).iter().any(|name| name.len() > 255)
 }
 
 fn is_folder(folder: BorrowedFd<'_>, name: &OsStr) -> bool {
