@@ -60,8 +60,10 @@ fn the_claims_of_a_stateful_set_end_as_its_policy_says() {
     agent.remove("db.yaml");
     agent.wait_gone("db-0");
     wait_until("the last claim ends", || !folder(0).exists());
-    let table = agent.ok(&["get", "pv,pvc"]);
-    assert!(!table.contains("files-db"), "{table}");
+    // Shown once the removal is over.
+    wait_until("the claims are not shown", || {
+        !agent.ok(&["get", "pv,pvc"]).contains("files-db")
+    });
 }
 
 #[test]
