@@ -45,7 +45,7 @@ def main():
     if arguments.arch != "amd64" and not arguments.binary:
         sys.exit("error: --arch needs --binary; tests/cross/run makes it")
     parts = make_parts(cache, arguments.arch)
-    payload = make_payload(cache, parts, arguments.binary or build(), arguments.arch, arguments.tests)
+    payload = make_payload(cache, parts, arguments.binary or build(), arguments)
     results = cache / "results"
     shutil.rmtree(results, ignore_errors=True)
     if arguments.shell:
@@ -94,6 +94,7 @@ def parse():
     parser.add_argument("--arch", choices=ARCHITECTURES, default="amd64", help="the machine's architecture; for others than amd64 use tests/cross/run")
     parser.add_argument("--binary", help="the program under test; else `cargo build --release` makes it")
     parser.add_argument("--tests", metavar="FILE", help="the crate's unit tests, compiled for the architecture: adds the scenarios of `unit`")
+    parser.add_argument("--compiler", default="gcc", metavar="COMMAND", help="a C compiler for the architecture, perhaps in a chroot")
     parser.add_argument("--cache", default=os.environ.get("CORACLE_VM_CACHE", str(PROJECT / "target" / "vm")), help="the folder that keeps images")
     parser.add_argument("--kernel", metavar="FILE", help="another kernel than Debian's: adds the scenarios of `bare` (bare-kernel builds it)")
     parser.add_argument("--keep", action="store_true", help="keep the disks and logs of all machines, even of those without a failure")
@@ -118,7 +119,7 @@ def make_parts(cache, arch):
     """The parts that all machines share, made again when a recipe changes."""
     recipe = hashlib.sha256()
     script = HERE / ("image" if arch == "amd64" else "foreign-image")
-    for file in [script, *sorted((HERE / "guest").iterdir())]:
+    for file in [script, HERE / "more-parts", *sorted((HERE / "guest").iterdir())]:
         recipe.update(file.read_bytes())
     recipe.update(b"disks 1")
     if arch != "amd64":
@@ -149,8 +150,9 @@ def build():
     return next(program for program in reversed(programs) if program)
 
 
-def make_payload(cache, parts, binary, arch, tests):
+def make_payload(cache, parts, binary, arguments):
     """Makes the disk with the program under test, and with its unit tests if there are some."""
+    arch, tests = arguments.arch, arguments.tests
     folder, disk = cache / "payload", cache / "payload.img"
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "images").mkdir(parents=True)
@@ -181,8 +183,7 @@ def make_payload(cache, parts, binary, arch, tests):
         environment = {**os.environ, "BUSYBOX": str(narrow), "ARCH": image_arch}
         subprocess.run([make, folder / "more" / "narrow.tar", "docker.io/library/narrow:test"], env=environment, check=True)
     registry.fill(folder / "registry", cache, busybox, image_arch)
-    if not foreign:
-        upgrades.fill(folder / "upgrade", folder / "coracle")
+    upgrades.fill(folder / "upgrade", folder / "coracle", arguments.compiler)
     make_packages(folder)
     if tests:
         shutil.copy(tests, folder / "unit-tests")

@@ -1,5 +1,6 @@
 """Programs for upgrades, with their signatures: one that is as good as the program under test, and two that are not."""
 
+import shlex
 import subprocess
 
 # Both say that they are version 9. The first has state of another format: when it is to be the agent, it spoils the node's
@@ -20,7 +21,11 @@ int main(int n, char **a) {
 """
 
 
-def fill(folder, program):
+# The compiler may be in a chroot: the program comes by its output.
+COMPILE = 'file=$(mktemp) && trap "rm $file" EXIT && "$0" -w -static -s -x c -o "$file" - && cat "$file"'
+
+
+def fill(folder, program, compiler):
     """Makes the programs, a key and a stranger's, and signatures. The good program is `coracle` with "newer" at its end; only
     its signature is kept."""
     folder.mkdir()
@@ -29,8 +34,11 @@ def fill(folder, program):
         subprocess.run(new, check=True, stderr=subprocess.DEVNULL)
     subprocess.run(["openssl", "pkey", "-in", folder / "owner.pem", "-pubout", "-out", folder / "owner.pub"], check=True)
     for name, run, state in (("crashes", CRASHES, "2"), ("loses", LOSES, "1")):
-        compiler = ["gcc", "-w", "-static", "-s", "-x", "c", "-o", folder / name, "-"]
-        subprocess.run(compiler, input=SOURCE.replace("RUN", run).replace("FORMAT", state), text=True, check=True)
+        *place, gcc = shlex.split(compiler)
+        source = SOURCE.replace("RUN", run).replace("FORMAT", state).encode()
+        made = subprocess.run([*place, "sh", "-euc", COMPILE, gcc], input=source, stdout=subprocess.PIPE, check=True)
+        (folder / name).write_bytes(made.stdout)
+        (folder / name).chmod(0o755)
     newer = folder / "newer"
     newer.write_bytes(program.read_bytes() + b"newer")
     first = folder / "first"
