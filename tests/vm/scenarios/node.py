@@ -56,8 +56,8 @@ def pods_start_without_a_network(vm):
         pod(
             "web",
             command="echo hello from $HOSTNAME; mkdir /www; echo fine >/www/health; exec httpd -f -p 8080 -h /www",
-            container="""    readinessProbe: {httpGet: {path: /health, port: 8080}, periodSeconds: 1}
-    livenessProbe: {exec: {command: [cat, /www/health]}, periodSeconds: 1}""",
+            container="""    readinessProbe: {httpGet: {path: /health, port: 8080}, periodSeconds: 1, timeoutSeconds: 30}
+    livenessProbe: {exec: {command: [cat, /www/health]}, periodSeconds: 1, timeoutSeconds: 30}""",
         ),
     )
     vm.wait_running("web")
