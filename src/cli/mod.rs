@@ -23,6 +23,7 @@ mod describe;
 mod describe_cgroups;
 mod describe_claim;
 mod describe_configuration;
+mod describe_container;
 mod describe_node;
 mod describe_probe;
 mod describe_service;

@@ -147,7 +147,7 @@ impl Node {
     pub(super) fn keep_late_exits(&mut self) {
         for uid in self.saved.exits.due_by(super::now().time) {
             self.keep_exits(&uid);
-            // It is quiet: what many starts have left in the heap goes with the writes that come anyway.
+            // A minute after the last starts, what they left in the heap is given back, too.
             self.freed.note(memory::STARTED);
         }
     }

@@ -111,11 +111,10 @@ impl Node {
         let crons = new.into_iter().flat_map(|new| &new.workloads);
         for (workload, cron) in crons.filter_map(|all| Some((all, all.cron.as_ref()?))) {
             let (namespace, name) = (&workload.key.namespace, &workload.key.name);
-            let wanted = entry("CronJob", namespace, name, "None");
             let same = |change: &&mut Value| {
-                ["kind", "namespace", "name"]
-                    .iter()
-                    .all(|field| change[*field] == wanted[*field])
+                change["kind"] == "CronJob"
+                    && change["namespace"] == **namespace
+                    && change["name"] == **name
             };
             if let Some(change) = changes.iter_mut().find(same)
                 && change["change"] != "None"

@@ -70,8 +70,7 @@ impl Saved {
     /// Writes the pod's memory if it has changed.
     pub(super) fn checkpoint(&mut self, pod: &PodState) {
         let uid = &pod.spec.uid;
-        let content = checkpoint::content(&PodMemory::of(pod));
-        let hash = self.hash(&content);
+        let (content, hash) = self.content(pod);
         let path = self.layout.pod_run(uid).checkpoint();
         if self.memories.get(uid) != Some(&hash) && checkpoint::write(&path, &content) {
             self.memories.insert(uid.clone(), hash);
@@ -80,13 +79,15 @@ impl Saved {
 
     /// Whether the pod's memory is on disk as it is now.
     pub(super) fn has_checkpoint(&self, pod: &PodState) -> bool {
-        let content = checkpoint::content(&PodMemory::of(pod));
-        self.memories.get(&pod.spec.uid) == Some(&self.hash(&content))
+        self.memories.get(&pod.spec.uid) == Some(&self.content(pod).1)
     }
 
-    /// By keys that nobody else knows: containers have a say in what pods are remembered by.
-    fn hash(&self, content: &[u8]) -> u64 {
-        self.memories.hasher().hash_one(content)
+    /// The pod's memory as it is written, and its hash. The keys of the hash are random, because containers choose parts of
+    /// the content.
+    fn content(&self, pod: &PodState) -> (Vec<u8>, u64) {
+        let content = checkpoint::content(&PodMemory::of(pod));
+        let hash = self.memories.hasher().hash_one(&content);
+        (content, hash)
     }
 
     /// The pod is gone, and its files with it.

@@ -181,6 +181,9 @@ fn own_restart(service: &Value, head: &Value, container: &mut Value) {
     }
 }
 
+/// The words for a service that is not restarted.
+const ONCE: [&str; 4] = ["no", "none", "false", ""];
+
 /// A service's restart policy, and what is written for it.
 fn policy(service: &Value) -> (&'static str, Option<String>) {
     let deploy = service.get("deploy").and_then(|d| d.get("restart_policy"));
@@ -203,18 +206,8 @@ fn restart(work: &Work<'_>, service: &Value, pod: &mut Pod) {
         return;
     }
     set(&mut pod.spec, "restartPolicy", text(policy));
-    let known = [
-        "always",
-        "unless-stopped",
-        "any",
-        "on-failure",
-        "no",
-        "none",
-        "false",
-        "",
-    ];
     match written.as_deref() {
-        Some(word) if !known.contains(&word.split(':').next().unwrap_or_default()) => {
+        Some(word) if policy == "Never" && !ONCE.contains(&word) => {
             let what =
                 format!("restart: {word}: there is no such policy; it runs once after each boot");
             pod.spec.push(work.lost_entry(&what));

@@ -35,7 +35,7 @@ impl<'p> Plan<'p> {
                 scalar(service, "x-pod-name").unwrap_or_else(|| name.clone()),
             )
         });
-        // Who has a name that is valid keeps it: others reach it by that.
+        // A service with a valid name keeps it: the others use that name.
         let (valid, others): (Vec<_>, Vec<_>) =
             wishes.partition(|(_, wish)| object_name(wish) == *wish);
         for (name, wish) in valid.into_iter().chain(others) {

@@ -57,7 +57,7 @@ pub(super) fn run(state: &State) -> Result<ExitCode> {
     };
     let host = Host::new(client, layout, record.program.clone());
     let mut watcher = Watcher { state, host };
-    // The record on disk may be an earlier phase's: a full disk keeps nobody from going back.
+    // On a full disk the record there may be of an earlier phase; the one in memory counts.
     while state.record()?.is_some() {
         match record.phase {
             Phase::Install => watcher.install(&mut record)?,
@@ -112,8 +112,8 @@ impl Watcher<'_> {
         Ok(())
     }
 
-    /// Writes down how far the trial is. If the disk is full, it goes on without: the next watcher begins with what was
-    /// written last, and comes to the same verdict.
+    /// Writes down how far the trial is. On a full disk the trial goes on without: the next watcher begins with the last
+    /// record and comes to the same verdict.
     fn note(&self, record: &Record) {
         if let Err(error) = self.state.save(record) {
             eprintln!("{}, ignoring", crate::chain(&error));

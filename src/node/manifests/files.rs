@@ -40,8 +40,8 @@ pub(super) fn list(path: &Path, known: impl Fn(&Path) -> bool) -> io::Result<Lis
         if is_ignored(&path) {
             continue;
         }
-        // What cannot be looked at stays in force, with an error: a link may lead to a disk that is away for a while. Only
-        // what was removed meanwhile is absent.
+        // A link may lead to a disk that is away for a while: it stays in the list, with an error when it is read. Only a
+        // file that was removed meanwhile is absent.
         let metadata = fs::metadata(&path).map(|metadata| (metadata.is_file(), metadata));
         let metadata = metadata.or_else(|_| fs::symlink_metadata(&path).map(|link| (true, link)));
         if let Ok((true, metadata)) = metadata {

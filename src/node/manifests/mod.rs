@@ -110,10 +110,17 @@ pub(super) struct Manifests {
 pub(super) struct Scan {
     /// Whether anything has changed since the previous scan.
     pub(super) changed: bool,
-    /// When to check again for files that are still being written.
+    /// When to check again for files that are still being written, or could not be read.
     pub(super) again_in_ms: Option<u64>,
     /// About how much memory was used to read files, or held by removed ones.
     pub(super) freed_bytes: u64,
+}
+
+impl Scan {
+    /// Another scan is due after this long, or earlier.
+    fn again_in(&mut self, ms: u64) {
+        self.again_in_ms = Some(self.again_in_ms.map_or(ms, |other| other.min(ms)));
+    }
 }
 
 impl Manifests {
@@ -231,14 +238,11 @@ impl Manifests {
         for entry in self.entries.values_mut() {
             if let Some(at) = &mut entry.undecrypted {
                 let wait = at.get_or_insert(now_ms + AGAIN_MS).saturating_sub(now_ms);
-                scan.again_in_ms = Some(scan.again_in_ms.map_or(wait, |other| other.min(wait)));
+                scan.again_in(wait);
             }
         }
         if self.entries.values().any(Entry::is_unread) {
-            scan.again_in_ms = Some(
-                scan.again_in_ms
-                    .map_or(AGAIN_MS, |other| other.min(AGAIN_MS)),
-            );
+            scan.again_in(AGAIN_MS);
         }
         // From here on the files alone decide.
         self.inherited.clear();
@@ -265,10 +269,7 @@ impl Manifests {
                     scan.changed = true;
                     scan.freed_bytes += fingerprint.size + SMALL;
                 }
-                Due::In(wait) => {
-                    let soonest = scan.again_in_ms.map_or(wait, |other| other.min(wait));
-                    scan.again_in_ms = Some(soonest);
-                }
+                Due::In(wait) => scan.again_in(wait),
             }
         }
     }

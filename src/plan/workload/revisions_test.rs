@@ -9,6 +9,9 @@ use crate::plan::{Event, NodeFact, NodeState};
 use crate::spec::convert::{ConvertContext, admitted, documents};
 use crate::spec::{Reason, WorkloadKind, rollback};
 
+#[path = "pod_revisions_test.rs"]
+mod pod_revisions_test;
+
 const DEADLINE_MS: u64 = 600_000;
 
 /// A node with one file, whose records go through their file with each look at it.
@@ -533,72 +536,6 @@ fn the_texts_are_limited_together() {
             .any(|r| r.number == 2 && r.text.is_some())
     };
     assert!(all.all.values().all(good));
-}
-
-/// A pod; the letter is its variable.
-fn pod(letter: char, more: &str) -> String {
-    format!(
-        "apiVersion: v1\nkind: Pod\nmetadata: {{name: web, labels: {{letter: {letter}}}, annotations: {{a: b{more}}}}}\nspec:\n  \
-         readinessGates: [{{conditionType: test/ready}}]\n  containers: [{{name: main, image: i, env: [{{name: V, value: {letter}}}]}}]\n"
-    )
-}
-
-const TWO_MINUTES: &str = ", coracle.dev/rollback: \"true\", coracle.dev/rollback-within: 2m";
-
-#[test]
-fn the_edit_of_a_pod_that_fails_is_taken_back() {
-    // The annotation may come with the edit.
-    for before in [TWO_MINUTES, ""] {
-        for reboots in [false, true] {
-            let mut node = Machine::new(&pod('a', before));
-            node.world.set_ready('a', true);
-            node.pass(10_000);
-            node.save(&pod('b', TWO_MINUTES));
-            node.world.gone();
-            node.look();
-            assert_eq!(node.world.shown(), "B");
-            node.pass(60_000);
-            match reboots {
-                // It costs a tenth of the time.
-                true => node.reboot(),
-                false => {
-                    node.restart_agent();
-                    node.pass(12_000);
-                }
-            }
-            node.pass(47_999);
-            assert_eq!(node.world.shown(), "B");
-            node.pass(1);
-            node.settle('a');
-            assert_eq!(node.world.shown(), "a", "{reboots}");
-            let note = "revision 2 was not ready within 120s: default/web (Running); what revision 1 said is in force until the \
-                        document changes";
-            assert_eq!(node.note(), note);
-            node.pass(10 * DEADLINE_MS);
-            node.reboot();
-            assert_eq!(node.world.shown(), "A");
-            node.save(&pod('c', TWO_MINUTES));
-            node.world.gone();
-            node.settle('c');
-            node.pass(30_000);
-            assert_eq!(
-                (node.world.shown(), node.note()),
-                ("c".into(), String::new())
-            );
-        }
-    }
-}
-
-#[test]
-fn a_pod_is_good_once_it_was_ready_for_a_while() {
-    let mut node = Machine::new(&pod('a', TWO_MINUTES));
-    node.pass(DEADLINE_MS);
-    assert_eq!(node.numbers(), "1!");
-    node.world.set_ready('a', true);
-    node.pass(9_999);
-    assert_eq!(node.numbers(), "1!");
-    node.pass(1);
-    assert_eq!(node.numbers(), "1*!");
 }
 
 #[test]

@@ -9,8 +9,9 @@ use k8s_openapi::jiff::Timestamp;
 use k8s_openapi::jiff::tz::TimeZone;
 use serde::Deserialize;
 
+use super::check::{not_negative, only};
 use super::job::{CONTROLLER_UID, JOB_NAME, host, pod_name};
-use super::make::{get_mut, key, not_negative, only, owner};
+use super::make::{get_mut, key, owner};
 use super::schedule::Schedule;
 use super::{Update, Workload, WorkloadKey, WorkloadKind};
 use crate::spec::decode::decode;

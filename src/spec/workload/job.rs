@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
 
 use super::WorkloadKey;
-use super::make::not_negative;
+use super::check::not_negative;
 use super::written::Spec;
 use crate::spec::error::{Path, Report};
 use crate::spec::pod::{PodSpec, PodUid};

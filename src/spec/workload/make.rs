@@ -9,15 +9,15 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, 
 
 use super::written::{self, Spec, Strategy, Written};
 use super::{
-    MAX_HISTORY, MAX_REPLICAS, Retention, STEADY_MS, Update, Workload, WorkloadKey, WorkloadKind,
-    job, selector, update,
+    MAX_HISTORY, Retention, STEADY_MS, Update, Workload, WorkloadKey, WorkloadKind, check, job,
+    update,
 };
 use crate::spec::configuration::{self, Object};
 use crate::spec::decode::decode;
 use crate::spec::error::{Path, Report};
 use crate::spec::pod::PodKey;
 use crate::spec::value::Value;
-use crate::spec::{assemble, names, parse, rollback, suggest, uid};
+use crate::spec::{assemble, names, parse, rollback, uid};
 use crate::types::Gather;
 
 /// A document whose template is still to be decoded.
@@ -62,21 +62,21 @@ pub(in crate::spec) fn read(
     value.remove("apiVersion");
     value.remove("kind");
     let at = path.field("spec");
-    only(value, path, &["metadata", "spec"], report);
+    check::only(value, path, &["metadata", "spec"], report);
     let Some(spec @ Value::Map(_)) = get_mut(value, "spec") else {
         report.required(&at);
         return None;
     };
-    only(spec, &at, written::fields(kind), report);
+    check::only(spec, &at, written::fields(kind), report);
     for strategy in ["strategy", "updateStrategy"] {
         let Some(strategy_value) = get_mut(spec, strategy) else {
             continue;
         };
         let at = at.field(strategy);
-        only(strategy_value, &at, &["type", "rollingUpdate"], report);
+        check::only(strategy_value, &at, &["type", "rollingUpdate"], report);
         if let Some(rolling) = get_mut(strategy_value, "rollingUpdate") {
             let fields = written::rolling_fields(kind);
-            only(rolling, &at.field("rollingUpdate"), fields, report);
+            check::only(rolling, &at.field("rollingUpdate"), fields, report);
         }
     }
     let template = spec.get("template").cloned().unwrap_or(Value::Null);
@@ -147,11 +147,11 @@ pub(in crate::spec) fn make(
     // The pods' names are made of the document's.
     report.settle(&names.field("name"));
     report.settle(&names.field("namespace"));
-    check_selector(kind, &spec, &pod, &at, report);
-    check_template(kind, &pod, &at.field("template"), report);
+    check::selector(kind, &spec, &pod, &at, report);
+    check::template(kind, &pod, &at.field("template"), report);
     let replicas = match kind {
         WorkloadKind::DaemonSet | WorkloadKind::Job | WorkloadKind::CronJob => 1,
-        _ => replicas(&spec, &at, report),
+        _ => check::replicas(&spec, &at, report),
     };
     let update = match kind {
         WorkloadKind::Deployment => {
@@ -166,11 +166,11 @@ pub(in crate::spec) fn make(
         WorkloadKind::DaemonSet => update::daemon(&spec, &at.field("updateStrategy"), report),
         WorkloadKind::Job | WorkloadKind::CronJob => Update::Recreate,
     };
-    let (min_ready_ms, progress_deadline_ms) = times(kind, &spec, &at, report);
+    let (min_ready_ms, progress_deadline_ms) = check::times(kind, &spec, &at, report);
     let within = rollback(kind, &metadata, &update, &manifest, path, report);
     let progress_deadline_ms = progress_deadline_ms.or(within);
     if kind == WorkloadKind::StatefulSet {
-        check_stateful(&spec, &at, report);
+        check::stateful(&spec, &at, report);
     }
     let job = (kind == WorkloadKind::Job).then(|| Box::new(job::job(&spec, &pod, &at, report)));
     let revision = match &job {
@@ -377,103 +377,6 @@ pub(super) fn key(
     }
 }
 
-fn check_selector(kind: WorkloadKind, spec: &Spec, pod: &Pod, path: &Path<'_>, report: &Report) {
-    let at = path.field("selector");
-    let labels = pod.metadata.labels.clone().unwrap_or_default();
-    let at_labels = path.field("template");
-    let at_labels = at_labels.field("metadata");
-    let at_labels = at_labels.field("labels");
-    let controller = kind == WorkloadKind::ReplicationController || kind == WorkloadKind::Job;
-    let Some(chosen) = &spec.selector else {
-        match controller {
-            true if labels.is_empty() && kind != WorkloadKind::Job => report.required(&at),
-            true => {}
-            false => report.error_hint(
-                &at,
-                "Required value",
-                "write `matchLabels` with the labels of `spec.template.metadata`".to_owned(),
-            ),
-        }
-        return;
-    };
-    if selector::check(chosen, &at, report) && !controller {
-        let kind = kind.as_str().to_lowercase();
-        let detail = format_args!("empty selector is invalid for {kind}");
-        report.error(&at, format_args!("Invalid value: {{}}: {detail}"));
-    } else if !selector::matches(chosen, &labels) {
-        let shown = serde_json::to_string(&labels).unwrap_or_default();
-        report.error(
-            &at_labels,
-            format_args!("Invalid value: {shown}: `selector` does not match template `labels`"),
-        );
-    }
-}
-
-fn check_template(kind: WorkloadKind, pod: &Pod, path: &Path<'_>, report: &Report) {
-    for name in [rollback::ANNOTATION, rollback::WITHIN] {
-        let annotations = pod.metadata.annotations.as_ref();
-        if annotations.is_some_and(|all| all.contains_key(name)) {
-            let at = path.field("metadata");
-            let at = at.field("annotations");
-            let detail = "it belongs into the metadata of the document, not of its template";
-            report.forbidden(&at.field(name), detail);
-        }
-    }
-    let path = &path.field("spec");
-    let Some(spec) = &pod.spec else { return };
-    let policy = spec.restart_policy.as_deref().unwrap_or("Always");
-    if kind == WorkloadKind::Job {
-        if policy == "Always" {
-            let at = path.field("restartPolicy");
-            report.unsupported(&at, policy, &["OnFailure", "Never"]);
-        }
-        return;
-    }
-    if policy != "Always" {
-        report.unsupported(&path.field("restartPolicy"), policy, &["Always"]);
-    }
-    if spec.active_deadline_seconds.is_some() {
-        report.forbidden(
-            &path.field("activeDeadlineSeconds"),
-            "these pods run for ever",
-        );
-    }
-}
-
-fn replicas(spec: &Spec, path: &Path<'_>, report: &Report) -> u32 {
-    let at = path.field("replicas");
-    let given = spec.replicas.unwrap_or(1);
-    not_negative(given, &at, report);
-    if given > MAX_REPLICAS {
-        let detail = format_args!("must be less than or equal to {MAX_REPLICAS} on one node");
-        report.invalid(&at, given, detail);
-        return 1;
-    }
-    u32::try_from(given).unwrap_or(0)
-}
-
-/// `minReadySeconds` and `progressDeadlineSeconds` in milliseconds.
-fn times(kind: WorkloadKind, spec: &Spec, path: &Path<'_>, report: &Report) -> (u64, Option<u64>) {
-    let seconds = |given: i32| u64::try_from(given).unwrap_or(0).saturating_mul(1000);
-    let min_ready = spec.min_ready_seconds.unwrap_or(0);
-    not_negative(min_ready, &path.field("minReadySeconds"), report);
-    if let Some(limit) = spec.revision_history_limit {
-        not_negative(limit, &path.field("revisionHistoryLimit"), report);
-    }
-    let least = min_ready;
-    let min_ready = seconds(min_ready);
-    if kind != WorkloadKind::Deployment {
-        return (min_ready, None);
-    }
-    let deadline = spec.progress_deadline_seconds.unwrap_or(600);
-    let at = path.field("progressDeadlineSeconds");
-    not_negative(deadline, &at, report);
-    if deadline >= 0 && deadline <= least {
-        report.invalid(&at, deadline, "must be greater than minReadySeconds");
-    }
-    (min_ready, Some(seconds(deadline)))
-}
-
 /// How long pods have to become ready before a rollout is taken back, in milliseconds; `None`: it is not.
 fn rollback(
     kind: WorkloadKind,
@@ -531,69 +434,6 @@ fn retention(spec: &Spec) -> Option<Box<Retention>> {
             when_scaled,
         })
     })
-}
-
-fn check_stateful(spec: &Spec, path: &Path<'_>, report: &Report) {
-    let policy = spec.pod_management_policy.as_str();
-    let policies = ["OrderedReady", "Parallel"];
-    if !policy.is_empty() && !policies.contains(&policy) {
-        report.unsupported(&path.field("podManagementPolicy"), policy, &policies);
-    }
-    let retention = &spec.persistent_volume_claim_retention_policy;
-    let at = path.field("persistentVolumeClaimRetentionPolicy");
-    for (field, given) in [
-        ("whenDeleted", &retention.when_deleted),
-        ("whenScaled", &retention.when_scaled),
-    ] {
-        if !matches!(given.as_str(), "" | "Retain" | "Delete") {
-            report.unsupported(&at.field(field), given, &["Delete", "Retain"]);
-        }
-    }
-    not_negative(
-        spec.ordinals.start,
-        &path.field("ordinals").field("start"),
-        report,
-    );
-    let list = path.field("volumeClaimTemplates");
-    for (index, claim) in spec.volume_claim_templates.iter().enumerate() {
-        let at = list.index(index);
-        let at = at.field("metadata");
-        let at = at.field("name");
-        match claim.metadata.name.as_deref().unwrap_or_default() {
-            "" => report.required(&at),
-            name => {
-                if let Some(problem) = names::dns_label(name) {
-                    report.invalid(&at, name, problem);
-                }
-            }
-        }
-        configuration::claim_of(claim.clone(), &list.index(index), report);
-    }
-}
-
-pub(super) fn not_negative<T: Into<i64>>(given: T, path: &Path<'_>, report: &Report) {
-    let given = given.into();
-    if given < 0 {
-        report.invalid(path, given, "must be greater than or equal to 0");
-    }
-}
-
-/// Removes the fields of a mapping that it does not have, and reports them.
-pub(super) fn only(value: &mut Value, path: &Path<'_>, fields: &[&str], report: &Report) {
-    let Value::Map(entries) = value else { return };
-    entries.retain(|(key, _)| {
-        let known = fields.contains(&key.as_str());
-        if !known {
-            let at = path.field(key);
-            match suggest::nearest(key, fields) {
-                Some(near) => {
-                    report.error_hint(&at, "unknown field", format!("did you mean `{near}`?"));
-                }
-                None => report.error(&at, "unknown field"),
-            }
-        }
-        known
-    });
 }
 
 pub(super) fn get_mut<'v>(value: &'v mut Value, key: &str) -> Option<&'v mut Value> {

@@ -2,6 +2,7 @@
 //! stands for pods of its template, which are made here, once, with all their names (those of Jobs when they are due):
 //! `plan/workload/` decides when each of them comes and goes. The rules and messages are the API server's (`pkg/apis/apps/validation`).
 
+mod check;
 pub mod cron;
 pub mod job;
 mod make;

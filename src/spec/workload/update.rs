@@ -4,7 +4,7 @@
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::Update;
-use super::make::not_negative;
+use super::check::not_negative;
 use super::written::{RollingUpdate, Spec, Strategy};
 use crate::spec::error::{Path, Report};
 
