@@ -75,6 +75,8 @@ mod huge_pages;
 mod image_volumes;
 #[path = "node/images.rs"]
 mod images;
+#[path = "node/jobs.rs"]
+mod jobs;
 #[path = "node/logs.rs"]
 mod logs;
 #[path = "node/manifest_url.rs"]

@@ -118,7 +118,7 @@ fn exits_are_kept_with_what_the_container_wrote_last_over_kills_and_power_cuts()
         count >= Some(3) && count == attempt.map(|n| n + 1),
         "{twice}"
     );
-    assert_eq!(twice["firstTime"], first["time"]);
+    assert_eq!(twice["firstTime"], first["firstTime"]);
 
     // An agent that is killed: what is there already is not there twice.
     age(&agent);

@@ -1,5 +1,6 @@
 //! Edits of the manifests of running pods.
 
+use super::demands::wait_until;
 use super::events::wait_event;
 use super::stages::{STAY, runs, staged, status};
 use super::*;
@@ -189,4 +190,32 @@ fn a_plan_predicts_the_effect_of_saving_the_file() {
     assert_eq!(code, Some(2));
     let now = agent.pod("web");
     assert_untouched(&agent, &before, &now);
+}
+
+#[test]
+fn a_manifest_on_a_disk_that_is_away_keeps_its_pod() {
+    let agent = Agent::start();
+    let disk = agent.root.join("disk");
+    fs::create_dir_all(&disk).expect("temp dir");
+    fs::write(disk.join("a.yaml"), shell_pod("a", SLEEP, "", "")).expect("temp dir");
+    let link = agent.root.join("manifests/a.yaml");
+    std::os::unix::fs::symlink(disk.join("a.yaml"), &link).expect("temp dir");
+    let before = agent.wait_running("a");
+    fs::rename(&disk, agent.root.join("away")).expect("temp dir");
+    // Any other change has the directory looked at.
+    agent.write("b.yaml", &shell_pod("b", SLEEP, "", ""));
+    agent.wait_running("b");
+    let says_so = || {
+        let files = agent.ok(&["get", "files", "-o", "json"]);
+        files.contains("a.yaml: No such file or directory")
+    };
+    wait_until("the file is shown with the error", says_so);
+    assert_untouched(&agent, &before, &agent.pod("a"));
+    fs::rename(agent.root.join("away"), &disk).expect("temp dir");
+    agent.write("b.yaml", "");
+    agent.wait_gone("b");
+    wait_until("the error is over", || !says_so());
+    assert_untouched(&agent, &before, &agent.pod("a"));
+    fs::remove_file(&link).expect("a link");
+    agent.wait_gone("a");
 }

@@ -189,11 +189,11 @@ fn clients_follow_undo_and_restart_rollouts() {
         let said = rollout(&["status", "deployment", "web"]);
         assert_eq!(said, "deployment \"web\" successfully rolled out\n");
     };
-    for letter in ["a", "b"] {
+    for (number, letter) in [(1, "a"), (2, "b")] {
         agent.write("web.yaml", &version(letter));
-        wait_status(&agent, "deployments", "web", |status| {
-            status["updatedReplicas"] == 1 || status["updatedReplicas"] == 2
-        });
+        // Until the file is read, the revision before is shown as rolled out.
+        agent.ok(&["wait", "deploy/web", "--for=create", "--timeout=1m"]);
+        wait_revision(&agent, number);
         agent.ok(&["rollout", "status", "deployment/web", "--timeout", "1m"]);
         wait();
     }

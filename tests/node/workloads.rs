@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::common::{Agent, archive};
+use super::common::{Agent, archive, shell_pod};
 
 pub(super) const SLEEP: &str = "trap 'exit 0' TERM; sleep 1000 & wait";
 
@@ -72,7 +72,7 @@ pub(super) fn pods(agent: &Agent, app: &str) -> BTreeSet<String> {
 }
 
 /// Waits until a Job has ended.
-fn wait_ended(agent: &Agent, name: &str) -> Value {
+pub(super) fn wait_ended(agent: &Agent, name: &str) -> Value {
     for event in agent.watch("/apis/batch/v1/namespaces/default/jobs?watch=true") {
         let object = &event["object"];
         let conditions = object["status"]["conditions"].as_array();
@@ -478,7 +478,8 @@ fn a_cron_job_runs_what_it_has_missed_once() {
     assert!(first["status"]["lastScheduleTime"].is_null(), "{first}");
     assert!(agent.ok(&["get", "cj"]).contains("<none>"));
 
-    // As if the machine had been off for two months.
+    // Stopped by a client; then as if the machine had been off for two months.
+    agent.ok(&["stop", "cronjob/tick"]);
     agent.signal(nix::sys::signal::Signal::SIGTERM);
     agent.wait();
     let path = agent.root.join("root/jobs.json");
@@ -489,6 +490,15 @@ fn a_cron_job_runs_what_it_has_missed_once() {
     *settled = serde_json::json!([[since, since]]);
     std::fs::write(&path, kept.to_string()).expect("written");
     agent.launch();
+    agent.write("calm.yaml", &shell_pod("calm", SLEEP, "", ""));
+    agent.wait_running("calm");
+    let stopped = agent.ok(&["get", "cronjob.batch/tick"]);
+    assert!(
+        stopped.contains("True") && !stopped.contains("tick-"),
+        "{stopped}"
+    );
+    assert!(!agent.ok(&["get", "jobs", "-o", "name"]).contains("tick"));
+    agent.ok(&["start", "cronjob/tick"]);
     let done = shown(&|status| status["lastSuccessfulTime"].is_string());
     let last = done["status"]["lastScheduleTime"].as_str().expect("a time");
     assert!(last.ends_with("-01T00:00:00Z"), "{done}");
