@@ -373,6 +373,64 @@ fn profiles_choose_services() {
 }
 
 #[test]
+fn options_of_mounts_that_are_not_carried_over_are_named() {
+    let made =
+        line("docker run --mount type=volume,src=a,dst=/x,volume-opt=type=nfs,z nginx:1").unwrap();
+    assert!(made.contains("volume /x: the option volume-opt"), "{made}");
+    let made = yaml(
+        "services:\n  a:\n    image: nginx:1\n    volumes:\n    - {type: tmpfs, target: /x, tmpfs: {size: 1m, mode: \
+         493}}\n    - {type: bind, source: /a, target: /b, bind: {create_host_path: false, recursive: disabled}}\n",
+    );
+    assert!(made.contains("tmpfs /x: the option tmpfs.mode"), "{made}");
+    assert!(
+        made.contains("bind /b: the option bind.recursive"),
+        "{made}"
+    );
+    assert!(!made.contains("create_host_path"), "{made}");
+}
+
+#[test]
+fn the_nodes_init_reaps_what_shares_its_processes() {
+    let made = yaml("services:\n  a:\n    image: nginx:1\n    init: true\n    pid: host\n");
+    assert!(made.contains("hostPID: true") && !made.contains("shareProcessNamespace"));
+}
+
+#[test]
+fn commands_without_a_name_are_numbered_and_a_name_is_there_only_once() {
+    let lines = |text: &str| {
+        let files = vec![("lines".to_owned(), text.to_owned())];
+        converted(&Given::Files(files), &fixtures().join("none"), &[])
+    };
+    let made = lines("docker run nginx:1\ndocker run nginx:2\n").unwrap();
+    let names: Vec<_> = made.files.iter().map(|file| &*file.name).collect();
+    assert_eq!(names, ["nginx", "nginx-2"]);
+    let twice = "docker run --name a nginx:1\ndocker run --name a nginx:2\n";
+    let Err(why) = lines(twice) else {
+        panic!("two containers have one name")
+    };
+    assert!(why.contains("two containers are called `a`"), "{why}");
+}
+
+#[test]
+fn keys_for_systemd_are_named() {
+    let unit = "[Unit]\nDescription=x\nConditionPathExists=/dev/ttyUSB0\nRequires=broker.service\nAfter=broker.service\n\
+                [Container]\nImage=nginx:1\n[Service]\nRestart=always\nRestartSec=10\nTimeoutSec=70\nMemoryMax=100M\n\
+                [Install]\nWantedBy=multi-user.target\n";
+    let files = vec![("a.container".to_owned(), unit.to_owned())];
+    let made = converted(&Given::Files(files), &fixtures().join("none"), &[]).unwrap();
+    assert!(whole(&made).contains("terminationGracePeriodSeconds: 70"));
+    assert_eq!(
+        made.remarks,
+        [
+            "quadlet: not carried over: a.container: ConditionPathExists",
+            "quadlet: not carried over: a: After=broker.service: `coracle.dev/after` takes `unit:broker.service`",
+            "quadlet: a: not carried over: [Service] RestartSec",
+            "quadlet: a: not carried over: [Service] MemoryMax",
+        ]
+    );
+}
+
+#[test]
 fn what_only_a_shell_can_do_is_refused_and_a_comment_is_left_out() {
     let file = |text: &str| {
         let files = vec![("line".to_owned(), text.to_owned())];

@@ -148,6 +148,10 @@ fn assembled(shared: &Shared<'_>, object: &str, pod: Pod, replicas: Option<u32>)
         set(&mut own, "annotations", Value::Map(pod.annotations));
     }
     let mut spec = pod.spec;
+    // The node's processes are shared and reaped by its own init already.
+    if spec.iter().any(|(key, _)| key == "hostPID") {
+        spec.retain(|(key, _)| key != "shareProcessNamespace");
+    }
     if !pod.security.is_empty() {
         set(&mut spec, "securityContext", Value::Map(pod.security));
     }

@@ -1,6 +1,6 @@
 //! `volumes`, `tmpfs`, `shm_size`, `secrets` and `configs`: what is mounted into a container, and from where.
 
-use super::tree::{COMMENT, Entries, is_on, items, map, scalar, scalars, set, text};
+use super::tree::{COMMENT, Entries, entries, is_on, items, map, scalar, scalars, set, text};
 use super::words::{object_name, size};
 use super::work::{Pod, Work};
 use crate::images::trust::encode_base64;
@@ -115,7 +115,29 @@ fn long(work: &Work<'_>, item: &Value, pod: &mut Pod, all: &mut Vec<Value>) {
         part: inner("volume", "subpath").or_else(|| inner("image", "subpath")),
         size: inner("tmpfs", "size").and_then(|s| size(&s)),
     };
+    for (key, value) in entries(Some(item)) {
+        let of = format!("{} {}", mount.kind, mount.target);
+        for option in unknown_options(key, value) {
+            all.push(work.lost(&format!("{of}: the option {option}")));
+        }
+    }
     add(work, &mount, pod, all);
+}
+
+/// The options of a mount in its long form that neither are carried over nor say what is so anyway.
+fn unknown_options(key: &str, value: &Value) -> Vec<String> {
+    let known: &[&str] = match key {
+        "type" | "source" | "target" | "read_only" | "consistency" => return Vec::new(),
+        "bind" => &["propagation", "create_host_path", "selinux"],
+        "volume" => &["subpath", "nocopy"],
+        "image" => &["subpath"],
+        "tmpfs" => &["size"],
+        key if key.starts_with("x-") => return Vec::new(),
+        key => return vec![key.to_owned()],
+    };
+    let inner = entries(Some(value)).iter();
+    let inner = inner.filter(|(name, _)| !known.contains(&&**name));
+    inner.map(|(name, _)| format!("{key}.{name}")).collect()
 }
 
 fn add(work: &Work<'_>, mount: &Mount, pod: &mut Pod, all: &mut Vec<Value>) {

@@ -28,6 +28,23 @@ pub(super) struct Project {
     pub(super) manifests: Vec<(String, String)>,
 }
 
+impl Project {
+    /// Adds a service whose name is its own.
+    pub(super) fn add(&mut self, name: String, service: Value) -> Result<(), String> {
+        if self.has(&name) {
+            return Err(format!(
+                "two containers are called `{name}`: each needs a name of its own"
+            ));
+        }
+        self.services.push((name, service));
+        Ok(())
+    }
+
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.services.iter().any(|(known, _)| known == name)
+    }
+}
+
 /// What a file may have at its top.
 const TOP: [&str; 8] = [
     "name", "version", "services", "volumes", "secrets", "configs", "networks", "include",

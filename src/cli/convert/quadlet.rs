@@ -124,15 +124,24 @@ pub(super) fn load(
         volume(unit, project);
     }
     for unit in units.iter().filter(|unit| unit.kind == "network") {
-        if unit
-            .last("Network", "Internal")
-            .is_some_and(|word| word == "true")
-        {
+        if unit.last("Network", "Internal") == Some("true") {
             let what = format!(
                 "network {}: every pod reaches every pod, and the world",
                 unit.name
             );
             project.left_out.push(what);
+        }
+        lost(
+            unit,
+            "Network",
+            &["Internal", "NetworkName", "Label", "Driver"],
+            project,
+        );
+    }
+    for unit in &units {
+        around(unit, project);
+        if unit.kind == "image" {
+            lost(unit, "Image", &["Image", "ImageTag"], project);
         }
     }
     let mut heads: Vec<(&str, String)> = Vec::new();
@@ -156,9 +165,7 @@ pub(super) fn load(
                 }
             }
         }
-        project
-            .services
-            .push((unit.name.clone(), Value::Map(service)));
+        project.add(unit.name.clone(), Value::Map(service))?;
     }
     for unit in units.iter().filter(|unit| unit.kind == "container") {
         depend(unit, &units, &heads, project);
@@ -175,7 +182,44 @@ fn lost(unit: &Unit, section: &str, known: &[&str], project: &mut Project) {
     }
 }
 
+/// The sections for systemd. A container's `Service` goes on as keys that are not carried over.
+fn around(unit: &Unit, project: &mut Project) {
+    const UNIT: [&str; 6] = [
+        "After",
+        "Description",
+        "Documentation",
+        "Requires",
+        "SourcePath",
+        "Wants",
+    ];
+    lost(
+        unit,
+        "Unit",
+        &[&UNIT[..], &["BindsTo", "DefaultDependencies"]].concat(),
+        project,
+    );
+    if unit.kind != "container" {
+        lost(unit, "Service", &SERVICE, project);
+    }
+}
+
+/// Keys of a service that are carried over, or about the service and not about what it runs.
+const SERVICE: [&str; 10] = [
+    "Delegate",
+    "KillMode",
+    "NotifyAccess",
+    "RemainAfterExit",
+    "Restart",
+    "SyslogIdentifier",
+    "TimeoutSec",
+    "TimeoutStartSec",
+    "TimeoutStopSec",
+    "Type",
+];
+
 fn volume(unit: &Unit, project: &mut Project) {
+    const KNOWN: [&str; 6] = ["Copy", "Device", "Label", "Options", "Type", "VolumeName"];
+    lost(unit, "Volume", &KNOWN, project);
     let mut options = Entries::new();
     for (key, option) in [("Device", "device"), ("Type", "type"), ("Options", "o")] {
         if let Some(value) = unit.last("Volume", key) {
@@ -373,14 +417,15 @@ fn container(unit: &Unit, units: &[Unit]) -> Result<Entries, String> {
         }
         Some(_) => set(&mut service, "restart", text("always")),
     }
-    if let Some(wait) = unit.last("Service", "TimeoutStopSec")
+    let wait = unit.last("Service", "TimeoutStopSec");
+    if let Some(wait) = wait.or_else(|| unit.last("Service", "TimeoutSec"))
         && !service.iter().any(|(key, _)| key == "stop_grace_period")
     {
         set(&mut service, "stop_grace_period", text(wait));
     }
     for (section, key, _) in &unit.keys {
-        if section == "Service" && key.starts_with("Exec") {
-            set(&mut service, key, Value::Bool(true));
+        if section == "Service" && !SERVICE.contains(&&**key) {
+            set(&mut service, &format!("[Service] {key}"), Value::Bool(true));
         }
     }
     Ok(service)
@@ -424,6 +469,7 @@ fn of_pod(unit: &Unit, service: &mut Entries, project: &mut Project) -> Result<(
 /// What a unit starts after, among these units.
 fn depend(unit: &Unit, units: &[Unit], heads: &[(&str, String)], project: &mut Project) {
     let mut all = Entries::new();
+    let mut elsewhere = Vec::new();
     for key in ["After", "Requires", "BindsTo", "Wants"] {
         for word in unit
             .values("Unit", key)
@@ -448,9 +494,10 @@ fn depend(unit: &Unit, units: &[Unit], heads: &[(&str, String)], project: &mut P
                     "service_started"
                 };
                 set(&mut all, &other.name, map([("condition", text(condition))]));
-            } else if key == "After" && other.is_none() && !is_early(word) {
+            } else if other.is_none() && !is_early(word) && !elsewhere.contains(&word) {
+                elsewhere.push(word);
                 project.left_out.push(format!(
-                    "{}: After={word}: `coracle.dev/after` takes `unit:{word}`",
+                    "{}: {key}={word}: `coracle.dev/after` takes `unit:{word}`",
                     unit.name
                 ));
             }

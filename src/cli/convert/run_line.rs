@@ -185,9 +185,9 @@ pub(super) fn command(words: &[String], project: &mut Project) -> Result<(), Str
         [verb, rest @ ..]
             if matches!(&**verb, "run" | "create") && rest.len() < words.len() - 1 =>
         {
-            let (name, service) = service(rest)?;
-            project.services.push((name, service));
-            Ok(())
+            let (given, service) = service(rest)?;
+            let name = given.unwrap_or_else(|| free_name(&service, project));
+            project.add(name, Value::Map(service))
         }
         [] => Ok(()),
         _ => {
@@ -197,8 +197,8 @@ pub(super) fn command(words: &[String], project: &mut Project) -> Result<(), Str
     }
 }
 
-/// The words after `run`: options, image, command.
-fn service(words: &[String]) -> Result<(String, Value), String> {
+/// The words after `run`: options, image, command. With it goes the name that is given.
+fn service(words: &[String]) -> Result<(Option<String>, Entries), String> {
     let mut service = Entries::new();
     let rest = options(words, &mut service)?;
     let [image, command @ ..] = rest else {
@@ -209,13 +209,20 @@ fn service(words: &[String]) -> Result<(String, Value), String> {
         set(&mut service, "command", texts(command.iter().cloned()));
     }
     let named = service.iter().find(|(key, _)| key == "container_name");
-    let name = named
-        .and_then(|(_, name)| name.scalar_text())
-        .unwrap_or_else(|| {
-            let last = image.rsplit('/').next().unwrap_or_default();
-            object_name(last.split([':', '@']).next().unwrap_or_default())
-        });
-    Ok((name, Value::Map(service)))
+    let name = named.and_then(|(_, name)| name.scalar_text());
+    Ok((name, service))
+}
+
+/// A name that is not taken, after the image.
+fn free_name(service: &Entries, project: &Project) -> String {
+    let image = service.iter().find(|(key, _)| key == "image");
+    let image = image.and_then(|(_, image)| image.scalar_text());
+    let image = image.unwrap_or_default();
+    let last = image.rsplit('/').next().unwrap_or_default();
+    let wish = object_name(last.split([':', '@']).next().unwrap_or_default());
+    let numbered = (2..).map(|number| format!("{wish}-{number}"));
+    let mut names = std::iter::once(wish.clone()).chain(numbered);
+    names.find(|name| !project.has(name)).unwrap_or(wish)
 }
 
 /// Puts options into a service, and returns the words after them.
@@ -356,7 +363,10 @@ pub(super) fn mount(value: &str) -> Value {
             "bind-propagation" => all.push(nested("bind", "propagation", value)),
             "tmpfs-size" => all.push(nested("tmpfs", "size", value)),
             "volume-subpath" | "subpath" => all.push(nested("volume", "subpath", value)),
-            _ => {}
+            // Without SELinux labels there is nothing to relabel; the others say what is so anyway.
+            "relabel" | "consistency" | "volume-nocopy" | "notmpcopyup" => {}
+            "volume-driver" if value == "local" => {}
+            key => set(&mut all, key, text(value)),
         }
     }
     Value::Map(all)
