@@ -103,7 +103,10 @@ impl Node {
                     continue;
                 }
                 self.workloads.beside.insert(workload.key.clone(), beside);
-                let shown = shown(workload, (created, stopped), status, annotations);
+                let since = status::since(&self.state, &workload.key).map(time);
+                let generation = status::generation(&self.state, &workload.key);
+                let meta = (since.as_ref().unwrap_or(created), generation, stopped);
+                let shown = shown(workload, meta, status, annotations);
                 self.shown.store.upsert_workload(kind, &shown);
             }
             let known: BTreeSet<&WorkloadKey> = all.iter().map(|(w, _)| &w.key).collect();
@@ -132,7 +135,7 @@ impl Node {
 /// The document with what an API server adds.
 fn shown(
     workload: &Workload,
-    (created, stopped): (&Time, bool),
+    (created, generation, stopped): (&Time, u64, bool),
     status: Value,
     annotations: Value,
 ) -> Value {
@@ -141,7 +144,7 @@ fn shown(
     metadata["namespace"] = json!(workload.key.namespace);
     metadata["uid"] = json!(workload.key.uid().to_string());
     metadata["creationTimestamp"] = json!(created);
-    metadata["generation"] = json!(1);
+    metadata["generation"] = json!(generation);
     if let Value::Object(more) = annotations {
         for (name, value) in more {
             metadata["annotations"][name] = value;

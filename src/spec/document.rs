@@ -34,6 +34,8 @@ pub(super) struct Document<'r> {
     pub(super) classes: Vec<(Option<usize>, PriorityClass)>,
     /// Configuration documents with their index, if they are items of a list.
     pub(super) objects: Vec<(Option<usize>, Object)>,
+    /// The claims that templates ask for.
+    pub(super) claims: Vec<Object>,
     /// Documents that stand for pods, with their index, if they are items of a list.
     pub(super) workloads: Vec<(Option<usize>, Workload)>,
     /// Of documents that are no pods or services.
@@ -62,6 +64,7 @@ impl<'r> Document<'r> {
             services: Vec::new(),
             classes: Vec::new(),
             objects: Vec::new(),
+            claims: Vec::new(),
             workloads: Vec::new(),
             warnings: Vec::new(),
             before,
@@ -277,8 +280,7 @@ impl<'r> Document<'r> {
                 self.pods.push((None, pod));
             }
         }
-        self.objects
-            .extend(made.claims.into_iter().map(|claim| (None, claim)));
+        self.claims.extend(made.claims);
         self.workloads.push((None, made.workload));
     }
 

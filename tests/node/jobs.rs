@@ -27,7 +27,11 @@ fn a_job_ends_by_its_deadline_and_by_its_rules_and_the_status_names_it() {
         "late.yaml",
         &job("late", "  activeDeadlineSeconds: 1\n", SLEEP),
     );
-    assert_eq!(reason(&wait_ended(&agent, "late")), "DeadlineExceeded");
+    let late = wait_ended(&agent, "late");
+    assert_eq!(
+        (reason(&late), &late["status"]["failed"]),
+        ("DeadlineExceeded", &1.into())
+    );
     let rule = "  podFailurePolicy: {rules: [{action: FailJob, onExitCodes: {operator: In, values: [42]}}]}\n";
     agent.write("rule.yaml", &job("rule", rule, "exit 42"));
     let failed = wait_ended(&agent, "rule");

@@ -37,6 +37,9 @@ const MAX_STRAY: usize = 1_000;
 /// What is known of a CronJob.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct CronRecord {
+    /// When its file was read first, by a clock that may have been right.
+    #[serde(default)]
+    since: Option<Wall>,
     /// Its schedule and time zone: a changed one has missed nothing.
     schedule: String,
     /// From and to, in seconds of the wall clock, in ascending order: what was scheduled there is done with.
@@ -227,6 +230,7 @@ impl Crons {
         let key = &workload.key;
         let mut record = self.records.remove(key).unwrap_or_default();
         let before = record.clone();
+        record.since = record.since.or(Some(now.wall).filter(|now| now.is_set()));
         let said = self.said.remove(key);
         let mut say = |reason: Reason, message: String| {
             out.push(notice::of(key, reason, message));
@@ -315,6 +319,11 @@ impl Crons {
         self.changes += u64::from(record != before);
         self.records.insert(key.clone(), record);
         wake
+    }
+
+    /// When its file was read first, if that is known.
+    pub(super) fn since(&self, key: &WorkloadKey) -> Option<Wall> {
+        self.records.get(key)?.since
     }
 
     /// The CronJob's `status`; `None` before the files were read.

@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use super::event::Desired;
 use super::state::Flag;
 use super::stop::Target;
-use super::{Event, NodeFact, NodeState, Notice, PodState, Stamp, Step, Time, bundle};
+use super::{Event, NodeFact, NodeState, Notice, PodState, Stamp, Step, Time, Wall, bundle};
 use crate::spec::{PodKey, PodSpec, PodUid, Reason, Workload, WorkloadKey, WorkloadKind};
 use crate::types::Gather;
 
@@ -227,7 +227,7 @@ impl NodeState {
         let strays = crons.strays(asked);
         let kept = |key: &WorkloadKey| jobs.contains(key) || strays.contains(key);
         workloads.jobs.retain(kept, &jobs_before);
-        self.note_revisions(desired);
+        self.note_revisions(desired, now.wall);
         let workloads = &mut self.workloads;
         let none = desired.workloads.is_empty() && desired.editions.is_empty();
         if none && jobs.is_empty() && strays.is_empty() {
@@ -286,7 +286,7 @@ impl NodeState {
     }
 
     /// Compares what files say with what they said before.
-    fn note_revisions(&mut self, desired: &Desired) {
+    fn note_revisions(&mut self, desired: &Desired, now: Wall) {
         let mut histories = std::mem::take(&mut self.workloads.histories);
         let ready = |key: &PodKey| {
             let mut pods = self.pods.values().filter(|pod| pod.spec.key == *key);
@@ -294,7 +294,7 @@ impl NodeState {
             let before = self.desired.as_ref()?.pods.get(&pod.spec.uid)?;
             (before.manifest == pod.spec.manifest).then(|| Arc::clone(before))
         };
-        histories.read(desired, ready);
+        histories.read(desired, now, ready);
         self.workloads.histories = histories;
     }
 

@@ -14,9 +14,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::plan::Time;
 use crate::plan::bundle::Trial;
 use crate::plan::event::Desired;
+use crate::plan::{Time, Wall};
 use crate::spec::rollback::{CHANGE_CAUSE, MAX_TEXT, restarted};
 use crate::spec::{PodKey, PodSpec, Workload, WorkloadKey};
 use crate::types::Gather;
@@ -88,6 +88,12 @@ pub struct Instead {
 /// What is kept of a document.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct History {
+    /// When its file was read first, by a clock that may have been right.
+    #[serde(default)]
+    pub since: Option<Wall>,
+    /// Grows with each change of what its file says or of what is in force instead, as `metadata.generation` does.
+    #[serde(default)]
+    pub generation: u64,
     /// Its revisions, the one in force last.
     pub revisions: Vec<Revision>,
     /// The hash of the last one whose pods were all ready.
@@ -170,6 +176,7 @@ impl Histories {
     pub(super) fn read(
         &mut self,
         desired: &Desired,
+        now: Wall,
         former: impl Fn(&PodKey) -> Option<Arc<PodSpec>>,
     ) {
         let pods_last = |w: &Workload| w.job.is_none() && w.cron.is_none();
@@ -183,7 +190,7 @@ impl Histories {
                 text: Arc::clone(&workload.manifest),
                 limit: workload.history,
             };
-            self.document(Subject::Workload(key.clone()), &read);
+            self.document(Subject::Workload(key.clone()), &read, now);
         }
         for pod in desired.pods.values() {
             let Some(edition) = desired.editions.get(&pod.key) else {
@@ -195,11 +202,11 @@ impl Histories {
             {
                 // The annotation came with an edit: what ran before it was good.
                 let hash = former.edition();
-                self.document(subject.clone(), &of_pod(&former, &hash, &hash));
+                self.document(subject.clone(), &of_pod(&former, &hash, &hash), now);
                 self.passed(&subject, &hash);
             }
             let hash = pod.edition();
-            self.document(subject, &of_pod(pod, edition, &hash));
+            self.document(subject, &of_pod(pod, edition, &hash), now);
         }
         if desired.complete {
             let before = self.all.len();
@@ -212,8 +219,16 @@ impl Histories {
         self.bound();
     }
 
-    fn document(&mut self, subject: Subject, read: &Read<'_>) {
+    fn document(&mut self, subject: Subject, read: &Read<'_>, now: Wall) {
         let history = self.all.entry(subject).or_default();
+        let in_force = history
+            .revisions
+            .last()
+            .is_some_and(|last| last.hash == read.hash);
+        if history.edition != read.edition || history.written != read.written || !in_force {
+            history.generation += 1;
+            history.since = history.since.or(Some(now).filter(|now| now.is_set()));
+        }
         if history.edition != read.edition || history.written != read.written {
             history.edition = read.edition.to_owned();
             history.written = read.written.to_owned();

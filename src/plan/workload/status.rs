@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::Progress;
 use super::revisions::Cause;
 use crate::plan::state::Flag;
-use crate::plan::{NodeState, status};
+use crate::plan::{NodeState, Wall, status};
 use crate::spec::{Workload, WorkloadKey, WorkloadKind};
 
 /// Returns a document's `status`; `None` before the files were read.
@@ -59,8 +59,21 @@ pub fn of(state: &NodeState, workload: &Workload) -> Option<Value> {
         let conditions = conditions(state, workload, progress);
         shown["conditions"] = json!([conditions[1]]);
     }
-    shown["observedGeneration"] = json!(1);
+    shown["observedGeneration"] = json!(generation(state, &workload.key));
     Some(shown)
+}
+
+/// `metadata.generation` of a document.
+pub fn generation(state: &NodeState, key: &WorkloadKey) -> u64 {
+    let history = state.workloads.histories.of_workload(key);
+    history.map_or(1, |history| history.generation.max(1))
+}
+
+/// When a document came, if that is known.
+pub fn since(state: &NodeState, key: &WorkloadKey) -> Option<Wall> {
+    let workloads = &state.workloads;
+    let history = workloads.histories.of_workload(key);
+    history.map_or_else(|| workloads.crons.since(key), |history| history.since)
 }
 
 /// The revision of the pods that a rollout has not reached: the one before.

@@ -78,6 +78,18 @@ impl World {
         self.tell_desired(text, true);
     }
 
+    /// `metadata.generation` of the only document, and when it came.
+    fn generation(&self) -> (u64, Option<Wall>) {
+        let desired = self.state.desired.as_ref().expect("files were read");
+        let key = desired.workloads.keys().next().expect("a document");
+        let of = (
+            super::status::generation(&self.state, key),
+            super::status::since(&self.state, key),
+        );
+        assert_eq!(self.status()["observedGeneration"], of.0);
+        of
+    }
+
     fn tell_desired(&mut self, text: &str, complete: bool) {
         let found = documents(text.as_bytes(), "f", &ConvertContext::of("n")).unwrap();
         let pods = found.pods.into_iter();
@@ -523,4 +535,24 @@ fn pods_know_their_document_and_have_distinct_names() {
     assert!(pods.iter().all(|p| p.spec.workload.as_ref() == Some(&key)));
     let names: BTreeSet<_> = pods.iter().map(|p| &p.spec.key.name).collect();
     assert_eq!(names.len(), 3);
+}
+
+#[test]
+fn a_document_is_as_old_as_its_first_file_and_each_change_is_a_generation() {
+    let mut world = World::new();
+    // A clock that shows 1970 says nothing about the document.
+    world.read(&document("Deployment", 'a', 1, ""));
+    assert_eq!(world.generation(), (1, None));
+    let first = Wall(1_800_000_000_000_000);
+    world.now.wall = first;
+    world.read(&document("Deployment", 'a', 2, ""));
+    assert_eq!(world.generation(), (2, Some(first)));
+    world.now.wall = Wall(first.0 + 60_000_000);
+    world.read(&document("Deployment", 'a', 2, ""));
+    assert_eq!(world.generation(), (2, Some(first)));
+    world.read(&document("Deployment", 'b', 2, ""));
+    assert_eq!(world.generation(), (3, Some(first)));
+    world.read_all("");
+    world.read(&document("Deployment", 'b', 2, ""));
+    assert_eq!(world.generation(), (1, Some(world.now.wall)));
 }

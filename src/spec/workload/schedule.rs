@@ -116,7 +116,12 @@ fn described(text: &str, descriptor: &str) -> Result<Schedule, String> {
             format!("failed to parse duration {text}: invalid duration {duration:?}")
         })?;
         let seconds = i64::try_from(ms / 1000).unwrap_or(i64::MAX);
-        return Ok(Schedule::Every(seconds.max(MIN_EVERY_S)));
+        if seconds < MIN_EVERY_S {
+            return Err(format!(
+                "{text}: the shortest time between runs is 1m: Jobs are named by the minute"
+            ));
+        }
+        return Ok(Schedule::Every(seconds));
     }
     Schedule::parse(match descriptor {
         "yearly" | "annually" => "0 0 1 1 *",

@@ -180,6 +180,7 @@ fn it_ends_after_its_deadline_and_its_pods_go_after_their_time() {
     world.end("j-0-0", 0);
     world.pass(60_000);
     assert_eq!(world.outcome(), "Failed DeadlineExceeded");
+    assert_eq!(world.status()["failed"], 1, "the pod that is removed");
     world.gone();
     assert_eq!(
         world.names(),

@@ -257,6 +257,9 @@ impl Jobs {
         if let Some(end) = record.ended.as_ref().filter(|_| !had_ended) {
             let (reason, message) = end.event();
             out.push(notice::of(&workload.key, reason, message));
+            if !end.complete {
+                record.count_removed(&own);
+            }
         }
         let mut wake = vec![record.ends_at(job)];
         let mut wanted = record.finished(job, &own, now, &mut wake);
@@ -399,6 +402,14 @@ impl JobRecord {
                 let message = format!("{why} matching FailJob rule at index {at}");
                 self.ended = Some(failed("PodFailurePolicy", message, now));
             }
+        }
+    }
+
+    /// Counts the pods that the end of the Job removes: they have failed, as upstream counts them.
+    fn count_removed(&mut self, own: &[Own<'_>]) {
+        for own in own.iter().filter(|own| own.runs()) {
+            let failures = self.failures.entry(own.index).or_default();
+            *failures = failures.saturating_add(1);
         }
     }
 
