@@ -310,8 +310,10 @@ fn an_agent_that_is_killed_while_it_applies_runs_one_generation_wholly() {
         site.wait_version("a", version);
         site.wait_version("b", version);
         seen.insert(version);
-        let kept = fs::read_dir(&files).expect("listed").count();
-        assert!(kept <= 3, "generations and their state: {kept}");
+        // Beside them is their state, which may be replaced just now.
+        let kept = fs::read_dir(&files).expect("listed").flatten();
+        let kept = kept.filter(|entry| entry.path().is_dir()).count();
+        assert!(kept <= 2, "generations: {kept}");
         // It can be applied at once, and rolled back.
         site.apply_ok(archive, &[]);
     }

@@ -12,16 +12,22 @@ class Scenario:
     """A function of `scenarios/`, with its time limit. A counting scenario gets a number of repetitions (`--count` sets it);
     its time limit is for one repetition."""
 
-    def __init__(self, function, seconds, count=None, on=None, needs=None):
+    def __init__(self, function, seconds, count=None, on=None, needs=None, thorough=False):
         self.function, self.seconds, self.count = function, seconds, count
+        # Whether it runs only if it is named, or with all (`--all`).
+        self.thorough = thorough
         # Its architectures, if not all; an argument of the harness without which it cannot run.
         self.on, self.needs = on, needs
         module = sys.modules[function.__module__]
         self.file = Path(module.__file__).stem
         # Files may share a machine, one after the other.
         self.machine = getattr(module, "MACHINE", self.file)
+        # Those that leave a machine unlike they found it come later on it.
+        self.order = getattr(module, "ORDER", 0)
         # What is special about the machine: arguments of `Machine`.
         self.options = getattr(module, "OPTIONS", {})
+        # Puts more on the disk with the program: a function of the disk's folder and one that is kept.
+        self.payload = getattr(module, "PAYLOAD", None)
         self.full_name = f"{self.file}.{function.__name__}"
         self.about = (function.__doc__ or "").strip().splitlines()[0]
 
@@ -34,11 +40,11 @@ class Scenario:
             self.function(machine, count or self.count)
 
 
-def scenario(seconds, count=None, on=None, needs=None):
+def scenario(seconds, count=None, on=None, needs=None, thorough=False):
     """Marks a function as a scenario with a time limit, of `count` repetitions if it is a counting one."""
 
     def mark(function):
-        SCENARIOS.append(Scenario(function, seconds, count, on, needs))
+        SCENARIOS.append(Scenario(function, seconds, count, on, needs, thorough))
         return function
 
     return mark

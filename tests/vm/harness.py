@@ -37,15 +37,19 @@ def main():
         for scenario in chosen:
             print(f"{scenario.full_name:<44} {scenario.about}")
         return 0
-    # The lock on everything that is made only once; two harnesses of one tree take turns.
     cache = Path(arguments.cache).absolute()
     cache.mkdir(parents=True, exist_ok=True)
+    # The lock on everything that is made only once; two harnesses of one tree take turns.
     lock = open(cache / "lock", "w")
     fcntl.flock(lock, fcntl.LOCK_EX)
+    if arguments.prepare:
+        make_parts(cache, arguments.arch)
+        return 0
     if arguments.arch != "amd64" and not arguments.binary:
         sys.exit("error: --arch needs --binary; tests/cross/run makes it")
     parts = make_parts(cache, arguments.arch)
-    payload = make_payload(cache, parts, arguments.binary or build(), arguments)
+    more = {s.payload for s in chosen if s.payload}
+    payload = make_payload(cache, parts, arguments.binary or build(), more, arguments)
     results = cache / "results"
     shutil.rmtree(results, ignore_errors=True)
     if arguments.shell:
@@ -54,9 +58,14 @@ def main():
 
 
 def run(chosen, session, arguments):
-    """Runs the scenarios in lanes, each with a machine at a time; neighbours that share a machine in one lane, in order."""
+    """Runs the scenarios in lanes, each with a machine at a time; those that share a machine in one lane, in order."""
     begin = time.monotonic()
-    groups = [list(group) for _, group in itertools.groupby(chosen * arguments.repeat, lambda scenario: scenario.machine)]
+    groups = {}
+    for scenario in sorted(chosen, key=lambda scenario: scenario.order):
+        groups.setdefault(scenario.machine, []).append(scenario)
+    # The longest first, so that the lanes end together.
+    limit = lambda group: sum(scenario.seconds for scenario in group)
+    groups = sorted(groups.values(), key=limit, reverse=True) * arguments.repeat
     waiting = queue.SimpleQueue()
     for group in groups:
         waiting.put(group)
@@ -89,8 +98,10 @@ def run(chosen, session, arguments):
 
 def parse():
     parser = argparse.ArgumentParser(prog="tests/vm/run", description="Scenarios on a machine of their own: systemd, cgroup v2, swap, power.")
-    parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help="a file's name, or file.scenario; all without any")
-    parser.add_argument("--list", action="store_true", help="list the scenarios")
+    parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help="a file's name, or file.scenario; without any, all but the longest")
+    parser.add_argument("--all", action="store_true", help="the longest scenarios, too")
+    parser.add_argument("--list", action="store_true", help="list the scenarios that would run")
+    parser.add_argument("--prepare", action="store_true", help="make the machine's image, and run nothing")
     parser.add_argument("--arch", choices=ARCHITECTURES, default="amd64", help="the machine's architecture; for others than amd64 use tests/cross/run")
     parser.add_argument("--binary", help="the program under test; else `cargo build --release` makes it")
     parser.add_argument("--tests", metavar="FILE", help="the crate's unit tests, compiled for the architecture: adds the scenarios of `unit`")
@@ -112,7 +123,9 @@ def choose(arguments):
     for word in words:
         if not any(word in (s.file, s.full_name) for s in known):
             sys.exit(f"error: there is no scenario `{word}`; see tests/vm/run --list")
-    return [s for s in known if not words or s.file in words or s.full_name in words]
+    if not words:
+        return [s for s in known if arguments.all or not s.thorough]
+    return [s for s in known if s.file in words or s.full_name in words]
 
 
 def make_parts(cache, arch):
@@ -150,7 +163,7 @@ def build():
     return next(program for program in reversed(programs) if program)
 
 
-def make_payload(cache, parts, binary, arguments):
+def make_payload(cache, parts, binary, more, arguments):
     """Makes the disk with the program under test, and with its unit tests if there are some."""
     arch, tests = arguments.arch, arguments.tests
     folder, disk = cache / "payload", cache / "payload.img"
@@ -185,6 +198,8 @@ def make_payload(cache, parts, binary, arguments):
     registry.fill(folder / "registry", cache, busybox, image_arch)
     upgrades.fill(folder / "upgrade", folder / "coracle", arguments.compiler)
     make_packages(folder)
+    for add in more:
+        add(folder, cache)
     if tests:
         shutil.copy(tests, folder / "unit-tests")
         for part in ("src", "tests/fixtures", "examples"):

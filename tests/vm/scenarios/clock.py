@@ -8,6 +8,7 @@ from machine import Failed
 from scenarios.node import equal, pod
 
 MACHINE = "node"
+ORDER = 1
 
 # Steps like those that people and time servers make on machines without a battery.
 STEPS = ["-1 hour", "+10 years", "-10 years", "+1 hour"]
@@ -89,7 +90,7 @@ def a_grace_period_is_as_long_as_ever(vm):
             raise Failed(f"the pod ended after {took} s, not 10, when the clock was set by {by}")
 
 
-@scenario(seconds=300)
+@scenario(seconds=300, thorough=True)
 def a_node_that_believes_in_1970_works_and_shuts_down(vm):
     """The battery-backed clock shows 1970: pods run, and get their grace although the clock is set during the shutdown."""
     polite = "trap 'sleep 4; echo gone; exit 0' TERM; while :; do sleep 1 & wait $!; done"

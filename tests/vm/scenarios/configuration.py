@@ -51,7 +51,7 @@ stringData: {password: hunter2}
 VARIABLE = "    env: [{name: PASSWORD, valueFrom: {secretKeyRef: {name: broker, key: password}}}]"
 
 
-@scenario(seconds=400)
+@scenario(seconds=400, thorough=True)
 def an_encrypted_secret_is_read_also_after_a_reboot_and_by_no_other_machine(vm):
     """`coracle secret encrypt` with the host's key; a reboot; and a machine without that key."""
     vm.write("/root/broker.yaml", SECRET)
@@ -88,7 +88,7 @@ while :; do
 done'"""
 
 
-@scenario(seconds=250, count=1)
+@scenario(seconds=250, count=1, thorough=True)
 def power_cuts_leave_configuration_and_claims_whole(vm, count):
     """Power cuts while a ConfigMap changes and a claim is written: files are of one turn, and what was synced is there."""
     seed = random.randrange(1 << 32)

@@ -6,6 +6,7 @@ from machine import Failed
 from scenarios.node import IMAGE, equal
 
 MACHINE = "node"
+ORDER = 1
 
 RUNS = "/var/tmp/cron-runs"
 CRON = f"""apiVersion: batch/v1

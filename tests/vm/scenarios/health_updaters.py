@@ -100,7 +100,7 @@ def marked(vm):
     return vm.until("the check of the boot", "systemctl show -p ActiveState --value coracle-mark-good", ended, seconds=150) == "active"
 
 
-@scenario(seconds=300, on=("amd64",))
+@scenario(seconds=300, on=("amd64",), thorough=True)
 def mender_commits_an_artifact_only_on_a_healthy_node(vm):
     """Artifacts of the real mender-artifact with the state script: one is committed, and one is rolled back by `mender commit`."""
     vm.manifest("web", health.required("web"))
@@ -135,7 +135,7 @@ def mender_commits_an_artifact_only_on_a_healthy_node(vm):
     vm.run("rm -r /data/mender/* /etc/mender/* /srv/app /root/update")
 
 
-@scenario(seconds=600, on=("amd64",))
+@scenario(seconds=600, on=("amd64",), thorough=True)
 def rauc_leaves_a_slot_that_was_not_marked_as_good(vm):
     """A bundle is installed, its slot booted with a required pod that is not Ready, and the former slot is booted again."""
     vm.manifest("web", health.required("web"))

@@ -53,7 +53,7 @@ def only_small(found, amount):
     return {file: str(amount) if file.startswith("hugetlb.2MB.") else "0" for file in found}
 
 
-@scenario(seconds=300)
+@scenario(seconds=300, thorough=True)
 def pods_have_the_huge_pages_they_ask_for_and_no_more(vm):
     """hugetlb limits of pods and containers, a volume of such pages, and a pod that waits until another has ended."""
     before = allocatable(vm)

@@ -8,6 +8,7 @@ from scenarios.node import agent_pid, equal, main_pid, pod
 
 # The machine is shared, because booting another one would take longer than these scenarios.
 MACHINE = "node"
+ORDER = 2
 
 
 @scenario(seconds=200)

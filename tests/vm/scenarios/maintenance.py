@@ -22,7 +22,7 @@ def answers(vm):
     vm.until("the agent to answer", "coracle get pods -A -o name", seconds=300)
 
 
-@scenario(seconds=1800)
+@scenario(seconds=1800, thorough=True)
 def a_cordon_and_a_drain_outlast_reboots_and_power_cuts(vm):
     """Existing pods start again after a boot, new ones are held; after a drain no pod starts until `coracle uncordon`."""
     vm.manifest("low", pod("low"))

@@ -40,7 +40,7 @@ def missing(vm, name, what):
     return vm.wait_pod(name, f"waiting for {what}", waits)["status"]["message"]
 
 
-@scenario(seconds=400)
+@scenario(seconds=400, thorough=True)
 def pods_start_after_units_and_mounts_also_after_a_reboot(vm):
     """A unit that starts, fails, stops and comes back; a mount; and the same order by itself after a reboot."""
     vm.write("/etc/systemd/system/slow.service", UNIT)

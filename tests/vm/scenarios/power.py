@@ -80,7 +80,7 @@ def node_events(vm):
     return sorted(reasons - {"NodeAllocatableEnforced"})
 
 
-@scenario(seconds=250, count=2)
+@scenario(seconds=250, count=1)
 def power_cuts_need_no_repair(vm, count):
     """Power cuts at random times during imports, pod starts, edits and writes: nothing is lost, damaged or left over."""
     seed = random.randrange(1 << 32)

@@ -25,7 +25,7 @@ def puller(name, tag):
     return text.replace(f"image: {IMAGE}", f"image: {registry.IMAGE}:{tag}")
 
 
-@scenario(seconds=300, count=2)
+@scenario(seconds=300, count=1)
 def power_cuts_during_pulls_need_no_repair(vm, count):
     """Power cuts while layers are downloaded and unpacked: afterwards the pod runs its image, whole, and nothing is left."""
     seed = random.randrange(1 << 32)
@@ -72,7 +72,7 @@ while :; do
 done'"""
 
 
-@scenario(seconds=300, count=1)
+@scenario(seconds=300, count=1, thorough=True)
 def power_cuts_during_changes_of_a_bundle_leave_one_generation(vm, count):
     """Power cuts during `bundle apply` and `rollback`: afterwards one generation runs, wholly, and nothing needs repair."""
     seed = random.randrange(1 << 32)

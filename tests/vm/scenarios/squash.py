@@ -50,7 +50,7 @@ def pods_run_on_a_squashfs_root(vm):
     vm.until("all pods to go", "coracle get pods -A -o name", lambda out: out == "")
 
 
-@scenario(seconds=150)
+@scenario(seconds=150, thorough=True)
 def pods_run_below_an_overlay_root(vm):
     """`coracle install` works as on any machine. State on the overlay itself cannot hold layers: the agent says so, and doctor what to do."""
     vm.kernel = "vm.root=overlay"

@@ -30,7 +30,7 @@ def programs_of_32_bits_run_confined(vm):
     vm.run("coracle image rm narrow:test")
 
 
-@scenario(seconds=300)
+@scenario(seconds=300, thorough=True)
 def large_files_and_late_times_are_right(vm):
     """Volumes with a file of 3 GB from the year 2100: owners, counted bytes, a restart; then the whole machine lives in 2040."""
     volumes = "  securityContext: {fsGroup: 4711}\n  volumes:\n  - {name: scratch, emptyDir: {sizeLimit: 100Mi}}\n  - {name: srv, hostPath: {path: /srv/wide, type: DirectoryOrCreate}}"
