@@ -48,6 +48,8 @@ pub(super) fn run(client: &Client, args: EventsArgs) -> Result<ExitCode> {
         show_labels: false,
         label_columns: Vec::new(),
         selector: None,
+        sort_by: None,
+        ignore_not_found: false,
         field_selector: (!fields.is_empty()).then(|| fields.join(",")),
         interval: true,
     };

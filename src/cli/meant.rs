@@ -107,6 +107,10 @@ const COMMANDS: &[(&[&str], &str)] = &[
         "it belongs to the pod's manifest, a file in `{manifests}`",
     ),
     (
+        &["generate"],
+        "`coracle get pod NAME -o yaml` prints a manifest; what is in `{manifests}` starts at every boot without a unit of its own",
+    ),
+    (
         &["api-resources", "api-versions"],
         "`coracle explain` lists the kinds",
     ),

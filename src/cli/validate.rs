@@ -15,7 +15,7 @@ use crate::spec::PodSecurity;
 use crate::spec::convert::{self, ConvertContext};
 use crate::spec::encrypted::{self, Opened, Outcome};
 use crate::spec::workload::cron;
-use crate::spec::{PodSpec, after};
+use crate::spec::{PodSpec, after, is_manifest_file};
 use crate::sys::zone;
 use crate::types::InOrder;
 
@@ -191,9 +191,7 @@ pub(super) fn files(path: &Path) -> Result<Vec<PathBuf>> {
             let hint = format!("build them: `kubectl kustomize {dir} > FILE`, and give that file");
             return Err(CliError::new(error).hint(hint));
         }
-        let endings = ["~", ".swp", ".swx", ".env"];
-        let ignored = name.starts_with('.') || endings.iter().any(|end| name.ends_with(end));
-        if file.is_file() && !ignored {
+        if file.is_file() && is_manifest_file(&name) {
             found.push(file);
         }
     }

@@ -96,16 +96,18 @@ impl Node {
                     .state
                     .stops
                     .has(&Target::Workload(workload.key.clone()));
+                let since = status::since(&self.state, &workload.key).map(time);
+                let since = since.as_ref().unwrap_or(created);
+                let generation = status::generation(&self.state, &workload.key);
                 let mut beside = DefaultHasher::new();
                 (&status, &annotations, stopped).hash(&mut beside);
+                (since.0.as_second(), generation).hash(&mut beside);
                 let beside = beside.finish();
                 if self.workloads.beside.get(&workload.key) == Some(&beside) {
                     continue;
                 }
                 self.workloads.beside.insert(workload.key.clone(), beside);
-                let since = status::since(&self.state, &workload.key).map(time);
-                let generation = status::generation(&self.state, &workload.key);
-                let meta = (since.as_ref().unwrap_or(created), generation, stopped);
+                let meta = (since, generation, stopped);
                 let shown = shown(workload, meta, status, annotations);
                 self.shown.store.upsert_workload(kind, &shown);
             }

@@ -27,7 +27,7 @@ use crate::spec::{
     Condition, HookKind, ObjectKey, PodKey, PodSpec, PodUid, ProbeKind, Reason, ServiceSpec,
     Workload, WorkloadKey,
 };
-use crate::types::{Effective, Exit, StopSignal};
+use crate::types::{Effective, Exit, StopSignal, Wall};
 
 /// The valid pods and services of the manifest directory. Names are unique: `node::manifests` rejects the later file.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -40,6 +40,8 @@ pub struct Desired {
     pub workloads: BTreeMap<WorkloadKey, Arc<Workload>>,
     /// What files say of pods whose edits may be taken back: the hash of each one's manifest.
     pub editions: BTreeMap<PodKey, String>,
+    /// When the file of each document was written last.
+    pub written: BTreeMap<WorkloadKey, Wall>,
     /// All files are in force: what is not in this is wanted no more.
     pub complete: bool,
 }

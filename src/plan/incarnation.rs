@@ -164,8 +164,8 @@ impl NodeState {
             pods,
             services: desired.services.clone(),
             workloads: desired.workloads.clone(),
-            editions: BTreeMap::new(),
             complete: desired.complete,
+            ..Desired::default()
         }
     }
 

@@ -287,6 +287,7 @@ impl<'r> Document<'r> {
     /// Checks the Job that a document makes at set times by one of them.
     fn cron_job(&mut self, value: &mut Value, path: &Path<'_>) {
         let found = cron::read(value, self.zones, path, self.report);
+        self.warnings.append(&mut self.report.take_warnings());
         let Some((draft, mut job)) = found else {
             return;
         };

@@ -16,6 +16,37 @@ pub(crate) fn missing(metadata: &ObjectMeta) -> &'static str {
     }
 }
 
+/// Endings of what editors, patches and packages leave beside a file, and of files of variables.
+const NO_MANIFESTS: [&str; 21] = [
+    "~",
+    ".apk-new",
+    ".bak",
+    ".dpkg-bak",
+    ".dpkg-dist",
+    ".dpkg-new",
+    ".dpkg-old",
+    ".dpkg-tmp",
+    ".env",
+    ".orig",
+    ".pacnew",
+    ".pacsave",
+    ".rej",
+    ".rpmnew",
+    ".rpmorig",
+    ".rpmsave",
+    ".swp",
+    ".swx",
+    ".ucf-dist",
+    ".ucf-new",
+    ".ucf-old",
+];
+
+/// Whether a file of this name in a directory of manifests is one. The kubelet reads all that are not hidden, so that a
+/// copy of a file is a second pod.
+pub fn is_manifest_file(name: &str) -> bool {
+    !name.starts_with(['.', '#']) && !NO_MANIFESTS.iter().any(|ending| name.ends_with(ending))
+}
+
 /// A DNS-1123 label: container, volume and host names, namespaces.
 pub(crate) fn dns_label(text: &str) -> Option<String> {
     if text.len() > 63 {

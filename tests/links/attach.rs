@@ -2,7 +2,7 @@
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use std::{fs, thread};
 
 use coracle::network::watch::Watch;
@@ -161,10 +161,18 @@ fn traffic_is_counted_from_the_pods_side() {
                 let _refused = socket.send_to(&[0; 1000], to);
             }
         });
-        let after = network.traffic()[&pod.uid];
-        let sent = after.tx_bytes - before.tx_bytes;
+        // The first ones wait for the neighbour's address, and no event tells of counters.
+        let deadline = Instant::now() + Duration::from_secs(30);
+        let (after, sent) = loop {
+            let after = network.traffic()[&pod.uid];
+            let sent = after.tx_bytes - before.tx_bytes;
+            if sent > 4_000 {
+                break (after, sent);
+            }
+            assert!(Instant::now() < deadline, "{before:?} {after:?}");
+            thread::sleep(Duration::from_millis(10));
+        };
         let received = after.rx_bytes - before.rx_bytes;
-        assert!(sent > 4_000, "{before:?} {after:?}");
         assert!(received < sent, "{before:?} {after:?}");
         assert_eq!(network.traffic().len(), 1);
     });

@@ -127,6 +127,16 @@ fn kinds_without_a_rollout_run_their_pods() {
     ] {
         assert!(page.contains(part), "{part}: {page}");
     }
+    let sorted = |path: &str| {
+        let by = format!("--sort-by={path}");
+        let names = agent.ok(&["get", "pods", &by, "-o", "name"]);
+        names.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let names = sorted(".metadata.name");
+    assert!(names.len() == 4 && names.is_sorted(), "{names:?}");
+    let by_owner = sorted("{.metadata.ownerReferences[0].kind}");
+    assert!(by_owner[0].starts_with("pod/here-"), "{by_owner:?}");
+    assert_eq!(agent.ok(&["get", "rs/none", "--ignore-not-found"]), "");
     agent.remove("all.yaml");
     agent.ok(&["wait", "pod", "--all", "--for=delete", "--timeout=60s"]);
 }

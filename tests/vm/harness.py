@@ -74,7 +74,10 @@ def run(chosen, session, arguments):
         own, failed = session(), []
         try:
             while True:
-                for scenario in waiting.get_nowait():
+                group = waiting.get_nowait()
+                # Also of the same one, repeated: it begins with a new machine.
+                own.drop(keep=arguments.keep)
+                for scenario in group:
                     if not own.one(scenario):
                         failed.append(scenario.full_name)
         except queue.Empty:
@@ -122,7 +125,7 @@ def choose(arguments):
     known = [s for s in catalogue.SCENARIOS if fits(s)]
     for word in words:
         if not any(word in (s.file, s.full_name) for s in known):
-            sys.exit(f"error: there is no scenario `{word}`; see tests/vm/run --list")
+            sys.exit(f"error: there is no scenario `{word}`; see tests/vm/run --all --list")
     if not words:
         return [s for s in known if arguments.all or not s.thorough]
     return [s for s in known if s.file in words or s.full_name in words]

@@ -48,6 +48,12 @@ pub struct GetArgs {
     /// Filter by field selector, e.g. status.phase=Running
     #[arg(long)]
     pub field_selector: Option<String>,
+    /// Sort by a field, e.g. .metadata.creationTimestamp
+    #[arg(long, value_name = "PATH")]
+    pub sort_by: Option<String>,
+    /// Say nothing of objects that do not exist
+    #[arg(long)]
+    pub ignore_not_found: bool,
     /// Show how often events occurred, as `coracle events` does.
     #[arg(skip)]
     pub interval: bool,

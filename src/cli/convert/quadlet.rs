@@ -3,7 +3,7 @@
 use super::Source;
 use super::project::Project;
 use super::run_line::{alias, mount, options, push, raw_file, secret};
-use super::tree::{Entries, map, set, text, texts};
+use super::tree::{Entries, entries, map, set, text, texts};
 use super::words::split;
 use crate::spec::value::Value;
 
@@ -124,7 +124,8 @@ pub(super) fn load(
         volume(unit, project);
     }
     for unit in units.iter().filter(|unit| unit.kind == "network") {
-        if unit.last("Network", "Internal") == Some("true") {
+        let is_on = |word| matches!(word, "true" | "yes" | "1" | "on");
+        if unit.last("Network", "Internal").is_some_and(is_on) {
             let what = format!(
                 "network {}: every pod reaches every pod, and the world",
                 unit.name
@@ -137,6 +138,13 @@ pub(super) fn load(
             &["Internal", "NetworkName", "Label", "Driver"],
             project,
         );
+        if let Some(driver) = unit.last("Network", "Driver").filter(|d| *d != "bridge") {
+            let what = format!(
+                "network {}: the driver {driver}: pods have addresses of the node's bridge",
+                unit.name
+            );
+            project.left_out.push(what);
+        }
     }
     for unit in &units {
         around(unit, project);
@@ -167,7 +175,8 @@ pub(super) fn load(
         }
         project.add(unit.name.clone(), Value::Map(service))?;
     }
-    for unit in units.iter().filter(|unit| unit.kind == "container") {
+    let start = ["container", "pod", "kube"];
+    for unit in units.iter().filter(|unit| start.contains(&&*unit.kind)) {
         depend(unit, &units, &heads, project);
     }
     Ok(())
@@ -199,7 +208,10 @@ fn around(unit: &Unit, project: &mut Project) {
         project,
     );
     if unit.kind != "container" {
-        lost(unit, "Service", &SERVICE, project);
+        // Only containers have these of their own.
+        let carried = ["Restart", "TimeoutSec", "TimeoutStopSec"];
+        let known = SERVICE.into_iter().filter(|key| !carried.contains(key));
+        lost(unit, "Service", &known.collect::<Vec<_>>(), project);
     }
 }
 
@@ -466,57 +478,72 @@ fn of_pod(unit: &Unit, service: &mut Entries, project: &mut Project) -> Result<(
     Ok(())
 }
 
-/// What a unit starts after, among these units.
+/// What a unit starts after. Its own container waits for that, a pod's first one, and nothing of a manifest that is there
+/// already.
 fn depend(unit: &Unit, units: &[Unit], heads: &[(&str, String)], project: &mut Project) {
+    let head_of = |pod: &str| {
+        heads
+            .iter()
+            .find(|(of, _)| *of == pod)
+            .map(|(_, head)| &**head)
+    };
+    let own = match &*unit.kind {
+        "container" => Some(&*unit.name),
+        "pod" => head_of(&unit.name),
+        _ => None,
+    };
     let mut all = Entries::new();
-    let mut elsewhere = Vec::new();
+    let mut seen = Vec::new();
     for key in ["After", "Requires", "BindsTo", "Wants"] {
-        for word in unit
-            .values("Unit", key)
-            .into_iter()
-            .flat_map(str::split_whitespace)
-        {
-            let name = word.rsplit_once('.').map_or(word, |(name, _)| name);
-            let pod = name.strip_suffix("-pod").unwrap_or(name);
-            let head = heads
-                .iter()
-                .find(|(of, _)| *of == pod)
-                .map(|(_, head)| &**head);
-            let other = units
-                .iter()
-                .find(|u| u.kind == "container" && u.name == name);
-            let other = other.or_else(|| units.iter().find(|u| Some(&*u.name) == head));
-            if let Some(other) = other.filter(|other| other.name != unit.name) {
-                let healthy = other.last("Container", "Notify") == Some("healthy");
-                let condition = if healthy {
-                    "service_healthy"
-                } else {
-                    "service_started"
-                };
-                set(&mut all, &other.name, map([("condition", text(condition))]));
-            } else if other.is_none() && !is_early(word) && !elsewhere.contains(&word) {
-                elsewhere.push(word);
-                project.left_out.push(format!(
-                    "{}: {key}={word}: `coracle.dev/after` takes `unit:{word}`",
-                    unit.name
-                ));
+        let words = unit.values("Unit", key).into_iter();
+        for word in words.flat_map(str::split_whitespace) {
+            if is_early(word) || seen.contains(&word) {
+                continue;
             }
+            seen.push(word);
+            let name = word.rsplit_once('.').map_or(word, |(name, _)| name);
+            let head = head_of(name.strip_suffix("-pod").unwrap_or(name));
+            let named = |kind: &str, name: &str| {
+                let mut units = units.iter();
+                units.find(|unit| unit.kind == kind && unit.name == name)
+            };
+            let other = named("container", name).or_else(|| named("container", head?));
+            let instead = match (own, other) {
+                (Some(own), Some(other)) if other.name != own => {
+                    let condition = match other.last("Container", "Notify") {
+                        Some("healthy") => "service_healthy",
+                        _ => "service_started",
+                    };
+                    set(&mut all, &other.name, map([("condition", text(condition))]));
+                    continue;
+                }
+                (Some(_), Some(_)) => continue,
+                (Some(_), None) if named("kube", name).is_none() => {
+                    format!("`coracle.dev/after` takes `unit:{word}`")
+                }
+                (Some(_), None) => "`coracle.dev/after` takes the names of its pods".to_owned(),
+                (None, _) => "give its pods a `coracle.dev/after`".to_owned(),
+            };
+            let what = format!("{}: {key}={word}: {instead}", unit.name);
+            project.left_out.push(what);
         }
     }
-    if all.is_empty() {
-        return;
-    }
-    let service = project
-        .services
-        .iter_mut()
-        .find(|(name, _)| *name == unit.name);
-    if let Some((_, Value::Map(service))) = service {
+    let mut services = project.services.iter_mut();
+    let service = own.and_then(|own| services.find(|(name, _)| *name == own));
+    if let Some((_, Value::Map(service))) = service.filter(|_| !all.is_empty()) {
+        let before = service.iter().find(|(key, _)| key == "depends_on");
+        let before = before.map(|(_, before)| entries(Some(before)).to_vec());
+        for (other, condition) in before.into_iter().flatten() {
+            set(&mut all, &other, condition);
+        }
         set(service, "depends_on", Value::Map(all));
     }
 }
 
 /// What is there before pods start, or comes from units that are converted, too.
 fn is_early(unit: &str) -> bool {
-    let volume = unit.ends_with("-volume.service") || unit.ends_with("-network.service");
-    unit.ends_with(".target") || volume || unit.contains("network-online") || !unit.contains('.')
+    let made = ["-volume", "-network", "-image", "-build"];
+    let name = unit.strip_suffix(".service").unwrap_or_default();
+    let made = made.iter().any(|ending| name.ends_with(ending));
+    unit.ends_with(".target") || made || unit.contains("network-online") || !unit.contains('.')
 }

@@ -360,11 +360,15 @@ pub(super) fn mount(value: &str) -> Value {
             "source" | "src" => set(&mut all, "source", text(value)),
             "target" | "destination" | "dst" => set(&mut all, "target", text(value)),
             "readonly" | "ro" => set(&mut all, "read_only", text(value)),
+            "rslave" | "rshared" | "slave" | "shared" => {
+                all.push(nested("bind", "propagation", key))
+            }
             "bind-propagation" => all.push(nested("bind", "propagation", value)),
             "tmpfs-size" => all.push(nested("tmpfs", "size", value)),
             "volume-subpath" | "subpath" => all.push(nested("volume", "subpath", value)),
             // Without SELinux labels there is nothing to relabel; the others say what is so anyway.
-            "relabel" | "consistency" | "volume-nocopy" | "notmpcopyup" => {}
+            "relabel" | "consistency" | "volume-nocopy" | "notmpcopyup" | "rw" | "readwrite"
+            | "z" | "Z" | "private" | "rprivate" => {}
             "volume-driver" if value == "local" => {}
             key => set(&mut all, key, text(value)),
         }

@@ -3,6 +3,7 @@
 mod format;
 mod printer;
 mod rows;
+mod sort;
 
 use std::process::ExitCode;
 
@@ -25,6 +26,7 @@ pub(super) use rows::{USED_BY, table};
 pub(super) fn run(client: &Client, args: &GetArgs) -> Result<ExitCode> {
     let asked = targets::<Resource>(&with_all(&args.what))?;
     let mut printer = Printer::new(args)?;
+    let sorted_by = args.sort_by.as_deref().map(sort::column).transpose()?;
     if args.list.watch {
         let [(resource, names)] = &asked[..] else {
             return Err(CliError::usage("only one kind can be watched at a time"));
@@ -32,11 +34,17 @@ pub(super) fn run(client: &Client, args: &GetArgs) -> Result<ExitCode> {
         if !is_kubernetes(*resource) {
             return Err(CliError::usage("images and files cannot be watched"));
         }
+        if args.sort_by.is_some() {
+            eprintln!("warning: changes come in their own order: --sort-by has no effect with -w");
+        }
         return watch(client, args, (*resource, names), &mut printer);
     }
     let mut found = Found::default();
     for (resource, names) in &asked {
         fetch(client, args, (*resource, names), &mut found)?;
+    }
+    if args.ignore_not_found {
+        found.errors.retain(|error| error.exit_code() != NOT_FOUND);
     }
     let named = asked.iter().map(|(_, names)| names.len()).sum::<usize>();
     if named == 1 && asked.len() == 1 && found.items.is_empty() {
@@ -45,13 +53,25 @@ pub(super) fn run(client: &Client, args: &GetArgs) -> Result<ExitCode> {
             return Err(error);
         }
     }
-    if found.items.is_empty() && found.errors.is_empty() && printer.is_table() {
+    let nothing = found.items.is_empty() && found.errors.is_empty();
+    if nothing && args.ignore_not_found {
+        return Ok(ExitCode::SUCCESS);
+    }
+    if nothing && printer.is_table() {
         let namespaced = asked.iter().any(|(resource, _)| is_namespaced(*resource));
         match namespaced && !args.list.all_namespaces {
             true => nothing_in(client, &args.list.namespace.namespace),
             false => eprintln!("No resources found."),
         }
         return Ok(ExitCode::SUCCESS);
+    }
+    if let (Some(path), Some(by)) = (&args.sort_by, &sorted_by)
+        && let Err(error) = sort::sort_by(path, by, &mut found.items)
+    {
+        for error in found.errors {
+            eprintln!("{}", with_hint(client, error));
+        }
+        return Err(error);
     }
     if printer.is_table() {
         add_use(client, &mut found.items);
@@ -66,6 +86,9 @@ pub(super) fn run(client: &Client, args: &GetArgs) -> Result<ExitCode> {
     }
     Ok(code.map_or(ExitCode::SUCCESS, ExitCode::from))
 }
+
+/// Exit code: an object does not exist.
+const NOT_FOUND: u8 = 3;
 
 /// Replaces kubectl's word for what people look for first.
 fn with_all(what: &[String]) -> Vec<String> {
@@ -203,7 +226,7 @@ fn fetch(client: &Client, args: &GetArgs, asked: Asked<'_>, found: &mut Found) -
     };
     for wanted in names {
         if !items.iter().any(|item| is_named(item, wanted)) {
-            let error = CliError::new(format!("`{wanted}` not found")).code(3);
+            let error = CliError::new(format!("`{wanted}` not found")).code(NOT_FOUND);
             found.errors.push(error);
         }
     }

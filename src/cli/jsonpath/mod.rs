@@ -54,6 +54,11 @@ impl Column {
         Path::parse(&dotted).map(Self)
     }
 
+    /// Returns the first value.
+    pub(super) fn first<'v>(&self, root: &'v Value) -> Option<&'v Value> {
+        self.0.select(root).into_iter().next()
+    }
+
     /// Returns the values, joined by commas; `<none>` if there are none.
     pub(super) fn cell(&self, root: &Value) -> String {
         let texts: Vec<String> = self.0.select(root).into_iter().map(show).collect();

@@ -6,6 +6,8 @@ use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use crate::spec::is_manifest_file;
+
 /// Largest manifest file, as on the kubelet.
 pub(super) const MAX_FILE: u64 = 10 << 20;
 
@@ -23,8 +25,7 @@ pub(super) struct Fingerprint {
 /// The state of each manifest file; the number of files beyond the limit, and the first of these.
 pub(super) type Listed = (BTreeMap<PathBuf, Fingerprint>, Option<(usize, PathBuf)>);
 
-/// The manifest files: the regular files of the directory (symlinks followed) that are not hidden, left by editors, or
-/// files of variables for something else. If there are too many, the `known` ones stay, and others follow by name.
+/// The manifest files: the regular files of the directory (symlinks followed) whose names may be those of manifests. If there are too many, the `known` ones stay, and others follow by name.
 pub(super) fn list(path: &Path, known: impl Fn(&Path) -> bool) -> io::Result<Listed> {
     let metadata = fs::metadata(path)?;
     if !metadata.is_dir() && !metadata.is_file() {
@@ -61,8 +62,7 @@ pub(super) fn list(path: &Path, known: impl Fn(&Path) -> bool) -> io::Result<Lis
 
 pub(super) fn is_ignored(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let endings = ["~", ".swp", ".swx", ".env"];
-    name.starts_with('.') || endings.iter().any(|ending| name.ends_with(ending))
+    !is_manifest_file(&name)
 }
 
 fn fingerprint(metadata: &fs::Metadata) -> Fingerprint {

@@ -70,7 +70,17 @@ pub(super) fn errors(manifests: &Manifests) -> Vec<String> {
 #[test]
 fn what_editors_leave_is_no_manifest_and_neither_are_folders() {
     let folder = Folder::new();
-    for name in [".hidden.yaml", "web.yaml~", ".web.yaml.swp", "web.swp"] {
+    for name in [
+        ".hidden.yaml",
+        "web.yaml~",
+        ".web.yaml.swp",
+        "web.swp",
+        "web.yaml.bak",
+        "web.yaml.orig",
+        "web.yaml.dpkg-old",
+        "web.yaml.rpmsave",
+        "web.env",
+    ] {
         folder.write(name, "no", "a:1");
     }
     fs::create_dir(folder.0.join("sub")).unwrap();

@@ -518,6 +518,15 @@ impl Manifests {
                 .map(|workload| (workload.key.clone(), workload.clone()))
                 .gather(),
             editions: self.editions(),
+            written: (self.entries.values())
+                .filter_map(|entry| entry.applied.as_ref())
+                .flat_map(|loaded| {
+                    loaded
+                        .workloads
+                        .iter()
+                        .map(|w| (w.key.clone(), loaded.modified))
+                })
+                .gather(),
             complete: self.all_in_effect(),
         }
     }

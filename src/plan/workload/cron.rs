@@ -37,7 +37,7 @@ const MAX_STRAY: usize = 1_000;
 /// What is known of a CronJob.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct CronRecord {
-    /// When its file was read first, by a clock that may have been right.
+    /// When its file was written first, by a clock that may have been right.
     #[serde(default)]
     since: Option<Wall>,
     /// Its schedule and time zone: a changed one has missed nothing.
@@ -230,7 +230,6 @@ impl Crons {
         let key = &workload.key;
         let mut record = self.records.remove(key).unwrap_or_default();
         let before = record.clone();
-        record.since = record.since.or(Some(now.wall).filter(|now| now.is_set()));
         let said = self.said.remove(key);
         let mut say = |reason: Reason, message: String| {
             out.push(notice::of(key, reason, message));
@@ -321,7 +320,15 @@ impl Crons {
         wake
     }
 
-    /// When its file was read first, if that is known.
+    /// A CronJob came then, unless it was there before.
+    pub(super) fn came(&mut self, key: &WorkloadKey, since: Option<Wall>) {
+        if since.is_some() && self.since(key).is_none() {
+            self.records.entry(key.clone()).or_default().since = since;
+            self.changes += 1;
+        }
+    }
+
+    /// When its file was written first, if that is known.
     pub(super) fn since(&self, key: &WorkloadKey) -> Option<Wall> {
         self.records.get(key)?.since
     }

@@ -191,6 +191,16 @@ fn is_ready(pod: &PodState) -> bool {
     pod.flags.ready.yes && goes_on && !bundle::outdated(pod)
 }
 
+/// When a document came, if no file said it before: when its file was written, as far as clocks may be right.
+fn came(desired: &Desired, key: &WorkloadKey, now: Wall) -> Option<Wall> {
+    let written = desired.written.get(key).copied();
+    [written, Some(now)]
+        .into_iter()
+        .flatten()
+        .filter(|at| at.is_set())
+        .min()
+}
+
 /// The next step: a turn of all documents, if one may have become possible.
 pub(super) fn next(state: &NodeState, now: Time) -> Step {
     if state.shutdown.is_some() || state.desired.is_none() {
@@ -222,6 +232,9 @@ impl NodeState {
         crons.retain(asked, |key| {
             all_before.is_some_and(|all| all.contains_key(key))
         });
+        for (key, _) in desired.workloads.iter().filter(|(_, w)| w.cron.is_some()) {
+            crons.came(key, came(desired, key, now.wall));
+        }
         let mut jobs = jobs(desired);
         jobs.extend(crons.jobs_of(desired.workloads.keys()));
         let strays = crons.strays(asked);
@@ -474,8 +487,8 @@ impl NodeState {
             pods,
             services: asked.services.clone(),
             workloads,
-            editions: BTreeMap::new(),
             complete: asked.complete,
+            ..Desired::default()
         };
         self.workloads.asked = Some(asked);
         self.workloads.progress = progress;

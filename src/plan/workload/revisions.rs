@@ -88,7 +88,7 @@ pub struct Instead {
 /// What is kept of a document.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct History {
-    /// When its file was read first, by a clock that may have been right.
+    /// When its file was written first, by a clock that may have been right; `None` for a pod.
     #[serde(default)]
     pub since: Option<Wall>,
     /// Grows with each change of what its file says or of what is in force instead, as `metadata.generation` does.
@@ -190,7 +190,8 @@ impl Histories {
                 text: Arc::clone(&workload.manifest),
                 limit: workload.history,
             };
-            self.document(Subject::Workload(key.clone()), &read, now);
+            let since = super::came(desired, key, now);
+            self.document(Subject::Workload(key.clone()), &read, since);
         }
         for pod in desired.pods.values() {
             let Some(edition) = desired.editions.get(&pod.key) else {
@@ -202,11 +203,11 @@ impl Histories {
             {
                 // The annotation came with an edit: what ran before it was good.
                 let hash = former.edition();
-                self.document(subject.clone(), &of_pod(&former, &hash, &hash), now);
+                self.document(subject.clone(), &of_pod(&former, &hash, &hash), None);
                 self.passed(&subject, &hash);
             }
             let hash = pod.edition();
-            self.document(subject, &of_pod(pod, edition, &hash), now);
+            self.document(subject, &of_pod(pod, edition, &hash), None);
         }
         if desired.complete {
             let before = self.all.len();
@@ -219,15 +220,20 @@ impl Histories {
         self.bound();
     }
 
-    fn document(&mut self, subject: Subject, read: &Read<'_>, now: Wall) {
+    fn document(&mut self, subject: Subject, read: &Read<'_>, since: Option<Wall>) {
         let history = self.all.entry(subject).or_default();
         let in_force = history
             .revisions
             .last()
             .is_some_and(|last| last.hash == read.hash);
         if history.edition != read.edition || history.written != read.written || !in_force {
-            history.generation += 1;
-            history.since = history.since.or(Some(now).filter(|now| now.is_set()));
+            // Records of former versions have none; it counts as the first.
+            let had = u64::from(!history.revisions.is_empty());
+            history.generation = history.generation.max(had) + 1;
+        }
+        if history.since.is_none() && since.is_some() {
+            history.since = since;
+            self.changes += 1;
         }
         if history.edition != read.edition || history.written != read.written {
             history.edition = read.edition.to_owned();

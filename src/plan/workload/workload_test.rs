@@ -22,6 +22,8 @@ pub(super) struct World {
     pub(super) now: Stamp,
     /// The events of documents.
     said: Vec<String>,
+    /// When the file was written.
+    written: Option<Wall>,
 }
 
 /// A document; the letter is its template.
@@ -46,6 +48,7 @@ impl World {
                 wall: Wall(0),
             },
             said: Vec::new(),
+            written: None,
         }
     }
 
@@ -93,9 +96,12 @@ impl World {
     fn tell_desired(&mut self, text: &str, complete: bool) {
         let found = documents(text.as_bytes(), "f", &ConvertContext::of("n")).unwrap();
         let pods = found.pods.into_iter();
-        let workloads = found.workloads.into_iter();
+        let workloads = found.workloads.iter().cloned();
         let desired = Desired {
             pods: pods.map(|p| (p.uid.clone(), Arc::new(p))).collect(),
+            written: (found.workloads.iter())
+                .filter_map(|w| Some((w.key.clone(), self.written?)))
+                .collect(),
             workloads: workloads.map(|w| (w.key.clone(), Arc::new(w))).collect(),
             complete,
             ..Desired::default()
@@ -545,6 +551,8 @@ fn a_document_is_as_old_as_its_first_file_and_each_change_is_a_generation() {
     assert_eq!(world.generation(), (1, None));
     let first = Wall(1_800_000_000_000_000);
     world.now.wall = first;
+    world.read(&document("Deployment", 'a', 1, ""));
+    assert_eq!(world.generation(), (1, Some(first)));
     world.read(&document("Deployment", 'a', 2, ""));
     assert_eq!(world.generation(), (2, Some(first)));
     world.now.wall = Wall(first.0 + 60_000_000);
@@ -553,6 +561,8 @@ fn a_document_is_as_old_as_its_first_file_and_each_change_is_a_generation() {
     world.read(&document("Deployment", 'b', 2, ""));
     assert_eq!(world.generation(), (3, Some(first)));
     world.read_all("");
+    let written = Wall(first.0 + 1);
+    world.written = Some(written);
     world.read(&document("Deployment", 'b', 2, ""));
-    assert_eq!(world.generation(), (1, Some(world.now.wall)));
+    assert_eq!(world.generation(), (1, Some(written)));
 }

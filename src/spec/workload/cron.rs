@@ -12,7 +12,7 @@ use serde::Deserialize;
 use super::check::{not_negative, only};
 use super::job::{CONTROLLER_UID, JOB_NAME, host, pod_name};
 use super::make::{get_mut, key, owner};
-use super::schedule::Schedule;
+use super::schedule::{Schedule, is_too_often};
 use super::{Update, Workload, WorkloadKey, WorkloadKind};
 use crate::spec::decode::decode;
 use crate::spec::error::{Path, Report};
@@ -211,6 +211,11 @@ fn schedule(spec: &Spec, path: &Path<'_>, report: &Report) -> Option<Schedule> {
             "write the schedule without it, and `timeZone: Europe/Berlin` or the like beside it";
         report.error_hint(&at, message, hint.to_owned());
         return None;
+    }
+    if is_too_often(text) {
+        let what =
+            "it runs once a minute, the shortest time between runs: Jobs are named by the minute";
+        report.warn(&at, what);
     }
     Schedule::parse(text)
         .inspect_err(|problem| report.invalid(&at, text, problem))

@@ -110,18 +110,19 @@ impl Schedule {
     }
 }
 
+/// Whether a schedule asks for more runs than it gets.
+pub(super) fn is_too_often(text: &str) -> bool {
+    let every = text.strip_prefix("@every ").and_then(duration_ms);
+    every.is_some_and(|ms| i64::try_from(ms / 1000).is_ok_and(|s| s < MIN_EVERY_S))
+}
+
 fn described(text: &str, descriptor: &str) -> Result<Schedule, String> {
     if let Some(duration) = descriptor.strip_prefix("every ") {
         let ms = duration_ms(duration).ok_or_else(|| {
             format!("failed to parse duration {text}: invalid duration {duration:?}")
         })?;
         let seconds = i64::try_from(ms / 1000).unwrap_or(i64::MAX);
-        if seconds < MIN_EVERY_S {
-            return Err(format!(
-                "{text}: the shortest time between runs is 1m: Jobs are named by the minute"
-            ));
-        }
-        return Ok(Schedule::Every(seconds));
+        return Ok(Schedule::Every(seconds.max(MIN_EVERY_S)));
     }
     Schedule::parse(match descriptor {
         "yearly" | "annually" => "0 0 1 1 *",

@@ -138,5 +138,5 @@ def watchdog_reboots_a_machine_that_stays_unhealthy(vm):
     vm.wait_off(150)
     vm.start()
     vm.wait_booted()
-    vm.run("rm /etc/coracle/manifests/sick.yaml; systemctl -q mask watchdog; rm /etc/watchdog.d/coracle")
+    vm.run("rm /etc/coracle/manifests/sick.yaml; systemctl -q mask --now watchdog; rm /etc/watchdog.d/coracle")
     vm.run("coracle healthcheck --within 60s", seconds=90)

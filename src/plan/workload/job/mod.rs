@@ -361,10 +361,13 @@ impl JobRecord {
 
     /// Takes note of the pods that have ended since.
     fn count(&mut self, job: &Job, own: &[Own<'_>], now: Stamp) {
+        if self.ended.is_some() {
+            return;
+        }
         for own in own {
             let Some(succeeded) = own.over else { continue };
             let next = self.next.get(&own.index).copied().unwrap_or(0);
-            if own.number < next || self.ended.is_some() || self.succeeded.contains(&own.index) {
+            if own.number < next || self.succeeded.contains(&own.index) {
                 continue;
             }
             if succeeded {
@@ -400,7 +403,8 @@ impl JobRecord {
             }
             if let Some((at, Action::FailJob, why)) = rule {
                 let message = format!("{why} matching FailJob rule at index {at}");
-                self.ended = Some(failed("PodFailurePolicy", message, now));
+                let end = || failed("PodFailurePolicy", message, now);
+                self.ended.get_or_insert_with(end);
             }
         }
     }
