@@ -43,12 +43,22 @@ impl Selector {
     }
 
     pub(crate) fn matches(&self, object: &Object) -> bool {
-        self.namespace.as_ref().is_none_or(|ns| *ns == object.key.0)
+        self.may_have_matched(object)
             && self.labels.iter().all(|r| r.matches(object))
             && self
                 .fields
                 .iter()
                 .all(|(path, equal, value)| (field(object, path) == *value) == *equal)
+    }
+
+    /// Whether a former version of the object can have matched: its name and namespace were the same.
+    pub(crate) fn may_have_matched(&self, object: &Object) -> bool {
+        let mut fields = self.fields.iter();
+        let stays = |path: &str| path == "metadata.name" || path == "metadata.namespace";
+        self.namespace.as_ref().is_none_or(|ns| *ns == object.key.0)
+            && fields.all(|(path, equal, value)| {
+                !stays(path) || (field(object, path) == *value) == *equal
+            })
     }
 }
 

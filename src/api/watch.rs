@@ -183,7 +183,8 @@ impl Watch {
                 }
             }
             Change::Modified(_) => {
-                let unsure = matches!(self.from, From::Version(_));
+                let unsure =
+                    matches!(self.from, From::Version(_)) && self.selector.may_have_matched(object);
                 if self.known.remove(&object.key) || unsure {
                     self.line(out, "DELETED", object);
                 }

@@ -209,6 +209,28 @@ fn an_object_that_stopped_matching_since_the_list_is_deleted() {
 }
 
 #[test]
+fn the_watch_of_one_object_says_nothing_of_others() {
+    let server = Server::start("one-object");
+    server.store.upsert_pod(pod("web", "Running"));
+    server.store.upsert_pod(pod("db", "Running"));
+    for filter in [
+        "fieldSelector=metadata.name%3Dweb",
+        "fieldSelector=metadata.name!%3Ddb,metadata.namespace%3Ddefault",
+    ] {
+        let list = server.get(&format!("/api/v1/pods?{filter}"));
+        let version = list["metadata"]["resourceVersion"].as_str().unwrap();
+        server.store.upsert_pod(pod("db", "Failed"));
+        server.store.upsert_pod(pod("web", "Failed"));
+        let path = format!("/api/v1/pods?watch=1&{filter}&resourceVersion={version}");
+        let mut lines = server.client.send("GET", &path, None).unwrap().body.lines();
+        assert_eq!(next(&mut lines), pair("MODIFIED", "web"));
+        server.store.upsert_pod(pod("db", "Running"));
+        server.store.upsert_pod(pod("web", "Running"));
+        assert_eq!(next(&mut lines), pair("MODIFIED", "web"));
+    }
+}
+
+#[test]
 fn a_deletion_is_reported_with_the_version_of_the_deletion() {
     let server = Server::start("deletion");
     server.store.upsert_pod(pod("web", "Running"));

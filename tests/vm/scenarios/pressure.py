@@ -42,6 +42,9 @@ def a_memory_hog_is_evicted_before_the_kernel_kills_anybody(vm):
         vm.manifest(name, pod(name))
         vm.wait_running(name)
     before = [main_pid(vm, name) for name in ["calm", "quiet"]]
+    # Other scenarios had some killed on this machine.
+    killed = lambda: vm.out("journalctl -k --no-pager | grep -c 'Killed process' || true")
+    others = killed()
     agent = vm.out("systemctl show -P MainPID coracle")
     if "checking memory at intervals only" in vm.out("journalctl -u coracle --no-pager"):
         raise Failed("the agent gets no alarms about memory")
@@ -55,7 +58,7 @@ def a_memory_hog_is_evicted_before_the_kernel_kills_anybody(vm):
     equal("MemoryPressure", condition(vm, "MemoryPressure"), "True")
     equal("processes of the others", [main_pid(vm, name) for name in ["calm", "quiet"]], before)
     equal("the agent", vm.out("systemctl show -P MainPID coracle"), agent)
-    equal("killed by the kernel", vm.out("journalctl -k --no-pager | grep -c 'Killed process' || true"), "0")
+    equal("killed by the kernel", killed(), others)
     vm.run("rm /etc/coracle/manifests/hog.yaml")
     settings(vm, "1s")
     vm.until("the node to recover", "coracle get node -o json", lambda out: '"KubeletHasSufficientMemory"' in out, seconds=90)
