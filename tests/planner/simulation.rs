@@ -526,7 +526,7 @@ fn every_seed_keeps_the_invariants_and_converges() {
     if let Some(seed) = number("CORACLE_SIM_SEED") {
         return Sim::new(seed, true).run();
     }
-    let seeds = number("CORACLE_SIM_SEEDS").unwrap_or(6_000);
+    let seeds = number("CORACLE_SIM_SEEDS").unwrap_or(5_000);
     let (failed, stats) = play(seeds);
     assert!(
         failed.is_empty(),

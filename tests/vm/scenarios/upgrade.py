@@ -105,7 +105,7 @@ def a_bad_program_gives_way_to_the_former_one(vm):
     equal("the other pod's process", main_pid(vm, "two"), pid)
 
 
-@scenario(seconds=500)
+@scenario(seconds=500, thorough=True)
 def an_upgrade_survives_power_cuts(vm):
     """The power fails while a bad program is tried, while the former one is put back, before a good one is in its place, and before there is a record."""
     vm.manifest("steady", pod("steady"))
