@@ -123,7 +123,9 @@ fn planned(agent: &Agent, file: &str, text: &str) -> (String, Option<i32>) {
     fs::create_dir_all(&folder).expect("temp dir");
     let path = folder.join(file);
     fs::write(&path, text).expect("temp dir");
-    let output = agent.cli(&["plan", path.to_str().expect("UTF-8")]);
+    let [output, same] =
+        ["plan", "diff"].map(|verb| agent.cli(&[verb, path.to_str().expect("UTF-8")]));
+    assert_eq!(output, same, "two names of one command");
     fs::remove_dir_all(&folder).expect("temp dir");
     let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
     let text = text.replace(&format!("{}/", folder.display()), "");

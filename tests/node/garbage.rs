@@ -27,8 +27,9 @@ fn footprint(agent: &Agent) -> Vec<String> {
     }
     // Files that the pod itself writes there do not count.
     all.retain(|path| !path.contains("/kubernetes.io~empty-dir/v/"));
-    // A record that is written just now, or was when the agent was killed: the next one takes its place.
-    all.retain(|path| !path.ends_with(".json.tmp"));
+    // The unfinished write of a record, perhaps of an agent that was killed: there is one at most, and the next write
+    // takes its place.
+    all.retain(|path| !path.ends_with("/.exits.json.tmp"));
     all.sort();
     all
 }

@@ -191,22 +191,19 @@ fn lost(unit: &Unit, section: &str, known: &[&str], project: &mut Project) {
     }
 }
 
-/// The sections for systemd. A container's `Service` goes on as keys that are not carried over.
+/// The sections for systemd. The keys of a container's `[Service]` are named at the container.
 fn around(unit: &Unit, project: &mut Project) {
-    const UNIT: [&str; 6] = [
+    const KNOWN: [&str; 8] = [
         "After",
+        "BindsTo",
+        "DefaultDependencies",
         "Description",
         "Documentation",
         "Requires",
         "SourcePath",
         "Wants",
     ];
-    lost(
-        unit,
-        "Unit",
-        &[&UNIT[..], &["BindsTo", "DefaultDependencies"]].concat(),
-        project,
-    );
+    lost(unit, "Unit", &KNOWN, project);
     if unit.kind != "container" {
         // Only containers have these of their own.
         let carried = ["Restart", "TimeoutSec", "TimeoutStopSec"];
@@ -478,8 +475,8 @@ fn of_pod(unit: &Unit, service: &mut Entries, project: &mut Project) -> Result<(
     Ok(())
 }
 
-/// What a unit starts after. Its own container waits for that, a pod's first one, and nothing of a manifest that is there
-/// already.
+/// What a unit starts after: its container waits for that, or its pod's first container. A manifest that exists already is
+/// left as it is.
 fn depend(unit: &Unit, units: &[Unit], heads: &[(&str, String)], project: &mut Project) {
     let head_of = |pod: &str| {
         heads

@@ -13,7 +13,7 @@ use crate::types::quantity::Quantity;
 /// Checks a path before anything is asked for.
 pub(super) fn column(path: &str) -> Result<Column> {
     Column::parse(path)
-        .map_err(|why| CliError::usage(format!("`{path}` is no path to sort by: {why}")))
+        .map_err(|why| CliError::usage(format!("`{path}` is not a path to sort by: {why}")))
 }
 
 /// Sorts the objects of each kind by the value of a column, as kubectl does: those without one come first, then numbers, or

@@ -5,7 +5,7 @@ import subprocess
 from catalogue import scenario
 
 from scenarios import health
-from scenarios.health_updaters import EXAMPLES, SICK
+from scenarios.health_updaters import EXAMPLES, SICK, ends_well
 from scenarios.node import equal
 
 # Continues on this file's machine.
@@ -69,12 +69,6 @@ def variables(vm):
     return dict(line.split("=", 1) for line in vm.out("grub2-editenv /boot/grub2/grubenv list").splitlines())
 
 
-def checked(vm):
-    """Waits until greenboot has ended; returns whether well."""
-    ended = lambda state: state in ("active", "failed")
-    return vm.until("greenboot's check", "systemctl show -p ActiveState --value greenboot-healthcheck", ended, seconds=150) == "active"
-
-
 @scenario(seconds=600, on=("amd64",), thorough=True)
 def greenboot_goes_back_when_its_tries_are_used_up(vm):
     """A boot with a required pod that is not Ready is tried again, and after the last try greenboot asks for the former system."""
@@ -90,7 +84,7 @@ def greenboot_goes_back_when_its_tries_are_used_up(vm):
         vm.write(f"/etc/systemd/system/{name}.service", text)
     vm.run("systemctl -q daemon-reload; systemctl -q enable greenboot-healthcheck boot-count")
     vm.reboot(120)
-    equal("the boot is good", checked(vm), True)
+    equal("the boot is good", ends_well(vm, "greenboot-healthcheck"), True)
     equal("GRUB's variables", variables(vm), {"boot_success": "1"})
 
     vm.manifest("sick", SICK)
@@ -103,13 +97,13 @@ def greenboot_goes_back_when_its_tries_are_used_up(vm):
     vm.wait_off(150)
     vm.start()
     vm.wait_booted()
-    equal("the second boot is good", checked(vm), False)
+    equal("the second boot is good", ends_well(vm, "greenboot-healthcheck"), False)
     equal("GRUB's variables without a good boot", variables(vm), {"boot_success": "0", "boot_counter": "0"})
     said = vm.out("journalctl --sync; journalctl -b -u greenboot-healthcheck -o cat | grep '^not healthy: '")
     equal(f"the pod is named: {said}", "pod default/sick: " in said, True)
     vm.command_and_go("/payload/bin/greenboot rollback")
     vm.wait_off(120)
-    # The former system has not that pod.
+    # The former system does not have that pod.
     vm.start()
     vm.wait_booted()
     equal("what was asked for", vm.out("cat /var/lib/bootc"), "rollback")

@@ -94,10 +94,10 @@ def boot_next(vm):
     return slot
 
 
-def marked(vm):
-    """Waits until the unit has ended; returns whether well."""
+def ends_well(vm, unit):
+    """Waits until a unit that checks the boot has ended; returns whether it succeeded."""
     ended = lambda state: state in ("active", "failed")
-    return vm.until("the check of the boot", "systemctl show -p ActiveState --value coracle-mark-good", ended, seconds=150) == "active"
+    return vm.until(f"{unit} to end", f"systemctl show -p ActiveState --value {unit}", ended, seconds=150) == "active"
 
 
 @scenario(seconds=300, on=("amd64",), thorough=True)
@@ -164,7 +164,7 @@ def rauc_leaves_a_slot_that_was_not_marked_as_good(vm):
     waits(vm, "5m", "5s")
     vm.run(f"rm -r {OVERRIDE}")
     equal("the slot of the first boot", boot_next(vm), "B")
-    equal("that boot is good", marked(vm), False)
+    equal("that boot is good", ends_well(vm, "coracle-mark-good"), False)
     # Not because all pods were late.
     vm.wait_running("web", seconds=120)
     equal("a second check", vm.run("systemctl start coracle-mark-good", seconds=90, check=False).status, 1)
@@ -174,7 +174,7 @@ def rauc_leaves_a_slot_that_was_not_marked_as_good(vm):
     vm.run("rm /etc/coracle/manifests/sick.yaml")
     waits(vm, "5s", "5m")
     equal("the slot of the second boot", boot_next(vm), "A")
-    equal("the former boot is good", marked(vm), True)
+    equal("the former boot is good", ends_well(vm, "coracle-mark-good"), True)
     equal("the slots at last", slots(vm), ("A", {"A": "good", "B": "bad"}))
     history = vm.out("coracle healthcheck --history")
     equal(f"why is in the former system, too: {history}", "pod default/sick: " in history, True)
