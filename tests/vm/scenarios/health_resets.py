@@ -1,8 +1,10 @@
-"""greenboot and watchdog(8) with the files of `examples/health`: a machine whose required pods are not Ready boots again."""
+"""greenboot, watchdog(8) and a watchdog of the kernel, with the files of `examples/health`: a machine that is not well boots again."""
 
 import subprocess
+import time
 
 from catalogue import scenario
+from machine import Failed
 
 from scenarios import health
 from scenarios.health_updaters import EXAMPLES, SICK, ends_well
@@ -14,6 +16,7 @@ MACHINE = health.MACHINE
 GREENBOOT = "greenboot@0.0.1"
 CHECK = EXAMPLES / "greenboot-50-coracle.sh"
 TEST = EXAMPLES / "watchdog-test-coracle"
+FED_BY_SYSTEMD = EXAMPLES / "watchdog.conf"
 
 # As in greenboot's later releases: that of this one is ordered before sysinit.target.
 UNIT = """[Unit]
@@ -134,3 +137,29 @@ def watchdog_reboots_a_machine_that_stays_unhealthy(vm):
     vm.wait_booted()
     vm.run("rm /etc/coracle/manifests/sick.yaml; systemctl -q mask --now watchdog; rm /etc/watchdog.d/coracle")
     vm.run("coracle healthcheck --within 60s", seconds=90)
+
+
+@scenario(seconds=300, on=("amd64",), thorough=True)
+def a_watchdog_resets_a_machine_whose_systemd_hangs(vm):
+    """systemd feeds the kernel's software watchdog; once it has crashed nothing does, and the pod runs again after the reset."""
+    vm.manifest("web", health.required("web"))
+    boot = vm.out("cat /proc/sys/kernel/random/boot_id")
+    uid = vm.wait_running("web", seconds=120)["metadata"]["uid"]
+    vm.run("modprobe softdog && mkdir -p /etc/systemd/system.conf.d")
+    vm.write("/etc/systemd/system.conf.d/watchdog.conf", FED_BY_SYSTEMD.read_text())
+    vm.run("systemctl daemon-reexec")
+    vm.until("systemd to feed it", "cat /sys/class/watchdog/watchdog0/state", lambda out: out == "active")
+    equal("its time", vm.out("cat /sys/class/watchdog/watchdog0/timeout"), "30")
+    begin = time.monotonic()
+    # It freezes, and has fed the watchdog at most half of its time ago.
+    vm.run("kill -SEGV 1")
+    vm.wait_off(90)
+    if time.monotonic() - begin < 10:
+        raise Failed("the machine went down before the watchdog's time")
+    vm.start()
+    vm.wait_booted()
+    if vm.out("cat /proc/sys/kernel/random/boot_id") == boot:
+        raise Failed("it is the same boot")
+    vm.run("rm /etc/systemd/system.conf.d/watchdog.conf")
+    vm.run("coracle healthcheck --within 60s", seconds=90)
+    equal("the pod", vm.wait_running("web")["metadata"]["uid"], uid)
