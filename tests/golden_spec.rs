@@ -126,7 +126,7 @@ fn an_admitted_pod_reads_back_the_same() {
             continue;
         };
         for pod in found.pods {
-            let json = serde_json::to_vec(&*pod.manifest).unwrap();
+            let json = pod.manifest.json();
             let again = convert::admitted(&json).unwrap_or_else(|errors| panic!("{errors:?}"));
             assert_eq!(again, pod, "{}", path.display());
         }

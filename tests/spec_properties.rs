@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 
 use coracle::spec::convert::{self, ConvertContext};
-use coracle::spec::{EnvValue, FieldError, PodSpec};
+use coracle::spec::{EnvValue, FieldError, Manifest, PodSpec};
 use coracle::types::quantity::Quantity;
 
 const CONTEXT: ConvertContext<'_> = ConvertContext::of("n");
@@ -251,7 +251,9 @@ proptest! {
     fn mangled_manifests_give_pods_that_read_back_the_same_or_errors_inside_the_file(text in mangled()) {
         match read(&text) {
             Ok(pods) => for pod in pods {
-                let json = serde_json::to_vec(&*pod.manifest).unwrap();
+                let manifest = Manifest::from(pod.manifest.pod());
+                prop_assert_eq!(&manifest, &*pod.manifest);
+                let json = pod.manifest.json();
                 prop_assert_eq!(convert::admitted(&json).unwrap(), pod);
             },
             Err(errors) => for error in errors {

@@ -307,7 +307,7 @@ impl Node {
             }
         })?;
         let added = spec.ephemeral_containers.len() > pod.spec.ephemeral_containers.len();
-        let refusal = self.tools.config.pod_security.refusal(&spec.manifest);
+        let refusal = self.tools.config.pod_security.refusal(&spec.manifest.pod());
         if let Some(message) = refusal.filter(|_| added) {
             return Err(CommandError {
                 kind: CommandErrorKind::Forbidden,

@@ -231,7 +231,7 @@ impl Tools {
         let Some(client) = self.links.client(&instance.pod) else {
             return self.lost(instance.pod).await;
         };
-        if spec.service_links() {
+        if spec.service_links {
             self.progress.settled(&spec.key.namespace).await;
         }
         if !spec.host_network {

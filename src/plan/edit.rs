@@ -91,7 +91,10 @@ pub fn between(old: &PodSpec, new: &PodSpec) -> Edit {
     if old.manifest == new.manifest {
         return Edit::None;
     }
-    let (before, after) = (Parts::of(&old.manifest), Parts::of(&new.manifest));
+    let (before, after) = (
+        Parts::of(&old.manifest.pod()),
+        Parts::of(&new.manifest.pod()),
+    );
     let mut fixed = differences(&before.fixed, &after.fixed);
     // A derived UID may differ from an earlier version's, and is then kept.
     if old.uid != new.uid && !(uid::is_derived(&old.uid) && uid::is_derived(&new.uid)) {
@@ -158,8 +161,9 @@ fn shown(container: &ContainerSpec, other: &ContainerSpec) -> String {
 
 /// Resources that differ in amount, not only in notation.
 fn resizes(old: &PodSpec, new: &PodSpec) -> impl Iterator<Item = ResizeChange> {
-    let before = written(old).zip(old.manifest_containers());
-    let pairs = before.zip(written(new).zip(new.manifest_containers()));
+    let before = written(old).into_iter().zip(old.manifest_containers());
+    let after = written(new).into_iter().zip(new.manifest_containers());
+    let pairs = before.zip(after);
     pairs.flat_map(|((old_written, old), (new_written, new))| {
         let (was, is) = (old.resources, new.resources);
         let restarts = new.resize_restarts;
@@ -190,25 +194,22 @@ fn resizes(old: &PodSpec, new: &PodSpec) -> impl Iterator<Item = ResizeChange> {
             ),
         ];
         let changed = rows.into_iter().filter(|(.., changed, _)| *changed);
-        changed.map(|(map, name, _, restarts)| ResizeChange {
+        changed.map(move |(map, name, _, restarts)| ResizeChange {
             container: new.name.clone(),
             field: format!("{map}.{name}"),
-            from: amount(old_written, map, name),
-            to: amount(new_written, map, name),
+            from: amount(&old_written, map, name),
+            to: amount(&new_written, map, name),
             restarts,
         })
     })
 }
 
 /// The containers of the manifest, in the order of [`PodSpec::manifest_containers`].
-fn written(pod: &PodSpec) -> impl Iterator<Item = &core::Container> {
-    let spec = pod.manifest.spec.iter();
-    spec.flat_map(|spec| {
-        spec.init_containers
-            .iter()
-            .flatten()
-            .chain(&spec.containers)
-    })
+fn written(pod: &PodSpec) -> Vec<core::Container> {
+    let spec = pod.manifest.spec();
+    let mut all = spec.init_containers.unwrap_or_default();
+    all.extend(spec.containers);
+    all
 }
 
 fn amount(container: &core::Container, map: &str, name: &str) -> Option<String> {

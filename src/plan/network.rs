@@ -109,7 +109,7 @@ fn counts(service: &ServiceSpec, pod: &PodState) -> bool {
 
 fn own_name<'p>(service: &ServiceSpec, pod: &'p PodSpec) -> Option<&'p str> {
     let here = pod.given_subdomain() == Some(service.key.name.as_str());
-    pod.given_hostname().filter(|_| here)
+    pod.given_hostname.as_deref().filter(|_| here)
 }
 
 /// The pod's port number for this port of a service.

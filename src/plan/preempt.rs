@@ -100,7 +100,7 @@ impl NodeState {
 
     /// The victims, if preemption helps: as few as possible, of the lowest possible priority.
     fn victims(&self, pod: &PodSpec, short: &[Shortage]) -> Option<Vec<PodUid>> {
-        if !may_preempt(pod) {
+        if !pod.may_preempt {
             return None;
         }
         let needs: Vec<Need> = short.iter().map(|s| (s.resource, s.missing())).collect();
@@ -126,13 +126,6 @@ impl NodeState {
         let chosen = priorities.into_iter().find_map(among)?;
         Some(chosen.into_iter().map(|p| p.uid.clone()).collect())
     }
-}
-
-/// Whether its `preemptionPolicy` allows preemption.
-fn may_preempt(pod: &PodSpec) -> bool {
-    let spec = pod.manifest.spec.as_ref();
-    let policy = spec.and_then(|spec| spec.preemption_policy.as_deref());
-    policy != Some("Never")
 }
 
 /// Whether it is about to give up its room, for whatever reason.

@@ -371,12 +371,11 @@ fn summary(title: &str, spec: &PodSpec, error: Option<&str>) -> String {
         containers.iter().map(one).collect()
     };
     let mut text = json!({});
-    if let Some(pod) = &spec.manifest.spec {
-        if let Some(inits) = pod.init_containers.as_ref().filter(|c| !c.is_empty()) {
-            text["initContainers"] = list(inits).into();
-        }
-        text["containers"] = list(&pod.containers).into();
+    let pod = spec.manifest.spec();
+    if let Some(inits) = pod.init_containers.filter(|c| !c.is_empty()) {
+        text["initContainers"] = list(&inits).into();
     }
+    text["containers"] = list(&pod.containers).into();
     text["generation"] = spec.manifest.metadata.generation.unwrap_or(0).into();
     if let Some(error) = error {
         text["error"] = error.into();

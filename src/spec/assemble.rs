@@ -19,8 +19,8 @@ use super::restart::RestartPolicy;
 use super::workload::WorkloadKey;
 use super::{
     after, annotations, app_armor, backoff, confinement, container, device, huge_pages, names,
-    network, placement, resources, restart, rollback, security, support, swap, uid, user_namespace,
-    volume,
+    network, placement, pull_secrets, resources, restart, rollback, security, support, swap, uid,
+    user_namespace, volume,
 };
 use crate::types::quantity::Quantity;
 
@@ -34,7 +34,7 @@ pub(crate) fn pod(mut pod: Pod, path: &Path<'_>, report: &Report) -> Option<PodS
     let template = PodUid::from(uid::of(&pod).as_str());
     let given = pod.metadata.uid.as_deref().filter(|uid| !uid.is_empty());
     let uid = given.map_or_else(|| template.clone(), PodUid::from);
-    default::identity(&mut pod, &uid, &template);
+    default::identity(&mut pod.metadata, &uid, &template);
     identified(pod, (uid, template), path, report)
 }
 
@@ -98,6 +98,7 @@ fn identified(
         own_users: spec.host_users == Some(false),
         share_processes: spec.share_process_namespace == Some(true),
         hostname: host_name.hostname,
+        given_hostname: given(&spec.hostname),
         subdomain: host_name.subdomain,
         hostname_as_fqdn: spec.set_hostname_as_fqdn == Some(true),
         host_aliases,
@@ -112,15 +113,25 @@ fn identified(
         resources,
         storage_request_bytes: resources::storage_request(spec)
             .saturating_add(resources::storage_overhead(spec)),
+        storage_overhead_bytes: resources::storage_overhead(spec),
         huge_pages: huge_pages::of_pod(spec),
         placement,
+        may_preempt: spec.preemption_policy.as_deref() != Some("Never"),
+        tolerates_memory_pressure: placement::tolerates_memory_pressure(spec),
+        service_links: spec.enable_service_links != Some(false),
+        pull_secrets: pull_secrets::of_manifest(spec),
+        service_account: given(&spec.service_account_name),
         init_containers,
         containers,
         ephemeral_containers: Vec::new(),
         volumes,
         warnings,
-        manifest: Arc::new(with_foreign_conditions(pod)),
+        manifest: Arc::new(with_foreign_conditions(pod).into()),
     })
+}
+
+fn given(text: &Option<String>) -> Option<String> {
+    text.clone().filter(|text| !text.is_empty())
 }
 
 fn key(metadata: &ObjectMeta) -> PodKey {

@@ -6,6 +6,7 @@ use std::fmt;
 use k8s_openapi::api::core::v1 as core;
 use serde::{Deserialize, Serialize};
 
+use super::manifest::Manifest;
 use super::names;
 
 /// Condition types that coracle sets itself and clients may not set.
@@ -122,7 +123,7 @@ impl Condition {
 }
 
 /// Returns the conditions in a pod's manifest, except for coracle's own.
-pub fn given(manifest: &core::Pod) -> impl Iterator<Item = Condition> {
+pub fn given(manifest: &Manifest) -> impl Iterator<Item = Condition> {
     let all = manifest.status.iter();
     let all = all.flat_map(|status| status.conditions.iter().flatten());
     all.filter_map(Condition::of)

@@ -46,6 +46,14 @@ pub fn object<T: DeserializeOwned>(json: &serde_json::Value) -> Option<T> {
     decode(&value?.ok()?, &Path::Root, &Report::admitted())
 }
 
+/// Reads an object from the JSON that was written from it, with the same reader.
+pub(super) fn again<T: DeserializeOwned>(json: &str) -> Option<T> {
+    let left = Cell::new(MAX_VALUES);
+    let mut text = serde_json::Deserializer::from_str(json);
+    let value = Reader { left: &left }.deserialize(&mut text).ok()?;
+    decode(&value, &Path::Root, &Report::admitted())
+}
+
 /// An error of the object's own code; `None` once it is reported.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", .0.as_deref().unwrap_or("reported"))]

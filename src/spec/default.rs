@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{
     Container, HTTPGetAction, Pod, Probe, ResourceRequirements, Volume,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Written;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::app_armor;
 use super::pod::ImageName;
@@ -56,9 +57,9 @@ pub(crate) fn pod(pod: &mut Pod, node_name: &str) {
 }
 
 /// Writes the UID where the kubelet writes it.
-pub(crate) fn identity(pod: &mut Pod, uid: &PodUid, template: &PodUid) {
-    pod.metadata.uid = Some(uid.to_string());
-    let annotations = pod.metadata.annotations.get_or_insert_default();
+pub(crate) fn identity(metadata: &mut ObjectMeta, uid: &PodUid, template: &PodUid) {
+    metadata.uid = Some(uid.to_string());
+    let annotations = metadata.annotations.get_or_insert_default();
     annotations.insert(HASH.to_owned(), template.to_string());
     annotations.insert(SOURCE.to_owned(), "file".to_owned());
 }

@@ -103,16 +103,17 @@ pub(crate) fn checked(
 
 impl PodSpec {
     /// Returns the ephemeral containers as shown.
-    pub fn written_ephemeral(&self) -> &[EphemeralContainer] {
-        let spec = self.manifest.spec.as_ref();
-        let list = spec.and_then(|spec| spec.ephemeral_containers.as_deref());
-        list.unwrap_or_default()
+    pub fn written_ephemeral(&self) -> Vec<EphemeralContainer> {
+        self.manifest
+            .spec()
+            .ephemeral_containers
+            .unwrap_or_default()
     }
 
     /// Returns this pod with the ephemeral containers of another one, usually of itself before an edit.
     pub fn with_ephemeral_of(&self, other: &Self) -> Self {
         let specs = other.ephemeral_containers.clone();
-        with(self, other.written_ephemeral().to_vec(), specs)
+        with(self, other.written_ephemeral(), specs)
     }
 
     /// Returns this pod without ephemeral containers, as in its manifest file.
@@ -123,9 +124,9 @@ impl PodSpec {
 
 fn with(pod: &PodSpec, written: Vec<EphemeralContainer>, specs: Vec<ContainerSpec>) -> PodSpec {
     let mut manifest = (*pod.manifest).clone();
-    if let Some(spec) = &mut manifest.spec {
+    manifest.change_spec(|spec| {
         spec.ephemeral_containers = (!written.is_empty()).then_some(written);
-    }
+    });
     PodSpec {
         manifest: Arc::new(manifest),
         ephemeral_containers: specs,
@@ -140,7 +141,6 @@ fn convert(
     path: &Path<'_>,
     report: &Report,
 ) -> Option<ContainerSpec> {
-    let spec = pod.manifest.spec.as_ref()?;
     refuse(written, path, report);
     let target = written.target_container_name.clone();
     let target = target.filter(|name| !name.is_empty());
@@ -150,7 +150,9 @@ fn convert(
         report.not_found(&path.field("targetContainerName"), name);
     }
     let list = (List::Ephemeral, common);
-    let converted = container::convert(&pod.manifest, spec, list, path, report)?;
+    let manifest = pod.manifest.pod();
+    let spec = manifest.spec.as_ref()?;
+    let converted = container::convert(&manifest, spec, list, path, report)?;
     Some(ContainerSpec {
         target,
         ..converted
@@ -326,7 +328,7 @@ mod tests {
         let with = add(&pod(), json).expect("valid");
         assert_eq!(with.ephemeral_containers[0].target.as_deref(), Some("app"));
         assert_eq!(add(&with, json).expect("the same"), with);
-        let shown = serde_json::to_string(with.written_ephemeral()).expect("plain data");
+        let shown = serde_json::to_string(&with.written_ephemeral()).expect("plain data");
         assert_eq!(add(&with, &shown).expect("as shown"), with);
         let changed = add(&with, r#"[{"name": "d", "image": "other"}]"#);
         let refusal = "spec.ephemeralContainers[0]: Forbidden: existing ephemeral containers \"d\" may not be";
@@ -348,7 +350,7 @@ mod tests {
     #[test]
     fn an_admitted_pod_keeps_ephemeral_containers_and_no_manifest_may_have_any() {
         let with = add(&pod(), r#"[{"name": "d", "image": "i"}]"#).expect("valid");
-        let json = serde_json::to_vec(&*with.manifest).expect("plain data");
+        let json = with.manifest.json();
         assert_eq!(admitted(&json).expect("valid"), with);
         let context = ConvertContext::of("n");
         let text = format!("{POD}  ephemeralContainers: [{{name: d, image: i}}]\n");

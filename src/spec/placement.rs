@@ -191,6 +191,19 @@ fn number(values: &[String], path: &Path<'_>, report: &Report) -> Option<i64> {
     number
 }
 
+/// Whether it tolerates the taint of a node that is short of memory.
+pub(super) fn tolerates_memory_pressure(spec: &PodSpec) -> bool {
+    spec.tolerations.iter().flatten().any(|t| {
+        let exists = t.operator.as_deref() == Some("Exists");
+        let key = t.key.as_deref().unwrap_or_default();
+        let effect = t.effect.as_deref().unwrap_or_default();
+        let empty = t.value.as_deref().unwrap_or_default().is_empty();
+        (key == "node.kubernetes.io/memory-pressure" || key.is_empty() && exists)
+            && matches!(effect, "" | "NoSchedule")
+            && (exists || empty)
+    })
+}
+
 /// Checks the field: a node's only selectable field is its name.
 fn field(
     written: &NodeSelectorRequirement,

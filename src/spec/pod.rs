@@ -15,6 +15,7 @@ use super::configuration::ObjectKind;
 use super::device::Devices;
 use super::huge_pages::HugePages;
 use super::lifecycle::Lifecycle;
+use super::manifest::Manifest;
 use super::placement::Placement;
 use super::probe::Probes;
 use super::resize::ResizeRestarts;
@@ -80,7 +81,7 @@ pub struct PodSpec {
     /// The document that it was made from; `None`: one of its own.
     pub workload: Option<super::WorkloadKey>,
     /// The manifest after defaulting, as it is shown by `get -o json` (status comes from `plan::status`).
-    pub manifest: Arc<k8s_openapi::api::core::v1::Pod>,
+    pub manifest: Arc<Manifest>,
     /// `spec.restartPolicy`.
     pub restart_policy: RestartPolicy,
     /// The pod's own waits between restarts (annotation `coracle.dev/restart-backoff`).
@@ -111,6 +112,8 @@ pub struct PodSpec {
     pub share_processes: bool,
     /// The pod's own hostname (cut to 63 characters); ignored with `host_network`.
     pub hostname: String,
+    /// `spec.hostname` as written, if it is not empty.
+    pub given_hostname: Option<String>,
     /// `<subdomain>.<namespace>.svc.<clusterDomain>` when `subdomain` is set; `None` otherwise. Without the cluster
     /// domain, which the node knows: `<subdomain>.<namespace>.svc`.
     pub subdomain: Option<String>,
@@ -146,10 +149,22 @@ pub struct PodSpec {
     pub resources: PodResources,
     /// Requests for `ephemeral-storage`, by the same rule.
     pub storage_request_bytes: u64,
+    /// The `ephemeral-storage` in `overhead`, which also adds to the limits of its containers.
+    pub storage_overhead_bytes: u64,
     /// Limits of huge pages, by the same rule.
     pub huge_pages: HugePages,
     /// Requirements for the node.
     pub placement: Placement,
+    /// `spec.preemptionPolicy` is not `Never`.
+    pub may_preempt: bool,
+    /// It may start while the node is short of memory: it tolerates the taint that another node would have then.
+    pub tolerates_memory_pressure: bool,
+    /// `spec.enableServiceLinks`: its containers have the variables of services.
+    pub service_links: bool,
+    /// `spec.imagePullSecrets`: names of Secrets.
+    pub pull_secrets: Vec<String>,
+    /// `spec.serviceAccountName`, `None` if it is empty.
+    pub service_account: Option<String>,
     /// Warnings about fields without effect here, each a sentence that names the field.
     pub warnings: Vec<String>,
 }
@@ -163,12 +178,6 @@ impl PodSpec {
     /// Whether the pod needs the node's bridge: for its own address, or for the name server there.
     pub fn uses_bridge(&self) -> bool {
         !self.host_network || self.dns_policy == DnsPolicy::ClusterFirstWithHostNet
-    }
-
-    /// Returns the `ephemeral-storage` in `overhead`, which also adds to the limits of its containers.
-    pub fn storage_overhead_bytes(&self) -> u64 {
-        let written = self.manifest.spec.as_ref();
-        written.map_or(0, super::resources::storage_overhead)
     }
 
     /// Returns init containers and sidecars, then regular containers, each in manifest order, then ephemeral ones.
@@ -187,16 +196,10 @@ impl PodSpec {
         self.containers.iter().chain(sidecars)
     }
 
-    /// `spec.hostname` as written; [`PodSpec::hostname`] is the effective one.
-    pub fn given_hostname(&self) -> Option<&str> {
-        let given = self.manifest.spec.as_ref()?.hostname.as_deref();
-        given.filter(|text| !text.is_empty())
-    }
-
     /// `spec.subdomain` as written; [`PodSpec::subdomain`] is the effective one.
     pub fn given_subdomain(&self) -> Option<&str> {
-        let given = self.manifest.spec.as_ref()?.subdomain.as_deref();
-        given.filter(|text| !text.is_empty())
+        let (given, _) = self.subdomain.as_deref()?.split_once('.')?;
+        Some(given)
     }
 
     /// `metadata.labels`.

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 
 use super::configuration::{Configuration, Object, ObjectKey, ObjectKind};
 use super::pod::PodSpec;
+use k8s_openapi::api::core::v1::PodSpec as Written;
 
 /// What pull secrets have.
 #[derive(Debug, Default)]
@@ -25,7 +26,7 @@ const FORMER_DOCUMENT: &str = ".dockercfg";
 pub fn of<'c>(pod: &PodSpec, configuration: &'c Configuration) -> PullSecrets<'c> {
     let namespace = &pod.key.namespace;
     let mut secrets = PullSecrets::default();
-    let mut names = own(pod);
+    let mut names = pod.pull_secrets.clone();
     if names.is_empty() {
         let account = configuration.get(ObjectKind::ServiceAccount, namespace, account(pod));
         if let Some(Object::ServiceAccount(account)) = account.map(|object| &**object) {
@@ -47,7 +48,7 @@ pub fn of<'c>(pod: &PodSpec, configuration: &'c Configuration) -> PullSecrets<'c
 pub(crate) fn references(pod: &PodSpec) -> Vec<ObjectKey> {
     let namespace = &pod.key.namespace;
     let key = |kind, name: &str| ObjectKey::new(kind, namespace, name);
-    let names = own(pod);
+    let names = &pod.pull_secrets;
     match names.is_empty() {
         true => vec![key(ObjectKind::ServiceAccount, account(pod))],
         false => names
@@ -57,17 +58,15 @@ pub(crate) fn references(pod: &PodSpec) -> Vec<ObjectKey> {
     }
 }
 
-fn own(pod: &PodSpec) -> Vec<String> {
-    let written = pod.manifest.spec.iter();
-    let written = written.flat_map(|spec| spec.image_pull_secrets.iter().flatten());
+/// The names in a pod's manifest.
+pub(super) fn of_manifest(spec: &Written) -> Vec<String> {
+    let written = spec.image_pull_secrets.iter().flatten();
     let names = written.map(|secret| secret.name.clone());
     names.filter(|name| !name.is_empty()).collect()
 }
 
 fn account(pod: &PodSpec) -> &str {
-    let spec = pod.manifest.spec.as_ref();
-    let name = spec.and_then(|spec| spec.service_account_name.as_deref());
-    name.filter(|name| !name.is_empty()).unwrap_or("default")
+    pod.service_account.as_deref().unwrap_or("default")
 }
 
 fn document(secret: &Object) -> Option<Cow<'_, [u8]>> {

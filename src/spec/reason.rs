@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::PageSize;
 
 /// `type` of an event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Severity {
     /// Usual operation.
     Normal,

@@ -81,16 +81,16 @@ impl PodSpec {
         };
         take(&mut pod.init_containers, &other.init_containers);
         take(&mut pod.containers, &other.containers);
-        let manifest = Arc::make_mut(&mut pod.manifest);
-        if let (Some(ours), Some(theirs)) = (&mut manifest.spec, &other.manifest.spec) {
-            ours.resources.clone_from(&theirs.resources);
+        let theirs = other.manifest.spec();
+        Arc::make_mut(&mut pod.manifest).change_spec(|ours| {
+            ours.resources = theirs.resources;
             let list = ours.init_containers.iter_mut().flatten();
             let ours = list.chain(&mut ours.containers);
-            let list = theirs.init_containers.iter().flatten();
-            for (ours, theirs) in ours.zip(list.chain(&theirs.containers)) {
-                ours.resources.clone_from(&theirs.resources);
+            let list = theirs.init_containers.into_iter().flatten();
+            for (ours, theirs) in ours.zip(list.chain(theirs.containers)) {
+                ours.resources = theirs.resources;
             }
-        }
+        });
         pod
     }
 }

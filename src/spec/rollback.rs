@@ -85,7 +85,7 @@ impl PodSpec {
 
     /// A hash of all that its manifest says. What the node adds makes no difference.
     pub fn edition(&self) -> String {
-        let mut pod = (*self.manifest).clone();
+        let mut pod = self.manifest.pod();
         if let Some(annotations) = &mut pod.metadata.annotations {
             annotations.remove(uid::CONFIGURATION);
         }

@@ -4,15 +4,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
-use super::{PodSpec, Protocol, ServiceSpec};
-
-impl PodSpec {
-    /// `enableServiceLinks`: whether the containers have these variables.
-    pub fn service_links(&self) -> bool {
-        let spec = self.manifest.spec.as_ref();
-        spec.and_then(|spec| spec.enable_service_links) != Some(false)
-    }
-}
+use super::{Protocol, ServiceSpec};
 
 /// Returns the variables of services at these addresses.
 pub fn variables<'s>(

@@ -156,12 +156,12 @@ impl PodSpec {
             Some(digest) => annotations.insert(CONFIGURATION.to_owned(), digest),
             None => annotations.remove(CONFIGURATION),
         };
-        let template = PodUid::from(of(manifest).as_str());
+        let template = PodUid::from(of(&manifest.pod()).as_str());
         if pod.uid == pod.template {
             pod.uid = template.clone();
         }
         pod.template = template;
-        default::identity(manifest, &pod.uid, &pod.template);
+        default::identity(&mut manifest.metadata, &pod.uid, &pod.template);
         Some(pod)
     }
 

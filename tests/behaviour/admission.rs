@@ -234,10 +234,7 @@ fn a_pod_that_waits_may_be_edited_in_any_way_deleted_and_removed() {
     // An edit for which a running pod would be replaced.
     let mut other = sized("p", 3_000, 10);
     Arc::make_mut(&mut other.manifest)
-        .spec
-        .as_mut()
-        .unwrap()
-        .restart_policy = Some("Never".to_owned());
+        .change_spec(|spec| spec.restart_policy = Some("Never".to_owned()));
     other.restart_policy = RestartPolicy::Never;
     node.wants(&[&other]);
     let held = &node.state.pods[&uid];

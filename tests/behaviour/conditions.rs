@@ -169,10 +169,10 @@ fn given(spec: &mut PodSpec, conditions: &[(&str, &str)]) {
         status: (*status).to_owned(),
         ..Default::default()
     });
-    manifest.status = Some(core::PodStatus {
+    manifest.status = Some(Box::new(core::PodStatus {
         conditions: Some(conditions.collect()),
         ..Default::default()
-    });
+    }));
     spec.manifest = Arc::new(manifest);
 }
 

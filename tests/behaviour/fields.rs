@@ -179,7 +179,6 @@ fn addresses_are_the_pods_or_the_nodes_one_of_each_family() {
 #[test]
 fn mounts_say_whether_submounts_are_read_only_too() {
     let mut spec = pod("u1", "p", RestartPolicy::Always, &["c"]);
-    let mut manifest = (*spec.manifest).clone();
     let mount =
         |path: &str, read_only, below: Option<&str>| k8s_openapi::api::core::v1::VolumeMount {
             name: "v".into(),
@@ -188,14 +187,14 @@ fn mounts_say_whether_submounts_are_read_only_too() {
             recursive_read_only: below.map(str::to_owned),
             ..Default::default()
         };
-    let containers = &mut manifest.spec.as_mut().expect("a spec").containers;
-    containers[0].volume_mounts = Some(vec![
+    let mounts = vec![
         mount("/a", None, None),
         mount("/b", Some(true), None),
         mount("/c", Some(true), Some("IfPossible")),
         mount("/d", Some(true), Some("Disabled")),
-    ]);
-    spec.manifest = Arc::new(manifest);
+    ];
+    Arc::make_mut(&mut spec.manifest)
+        .change_spec(|spec| spec.containers[0].volume_mounts = Some(mounts));
     let node = Node::with(&Arc::new(spec));
     let shown = serde_json::to_value(node.shown()).expect("JSON");
     let shown = &shown["status"]["containerStatuses"][0]["volumeMounts"];

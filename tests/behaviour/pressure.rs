@@ -24,7 +24,6 @@ use coracle::plan::{Action, Event, NodeFact, PodFact, PodState, Step, Task};
 use coracle::spec::{PodSpec, PodUid, QosClass, RestartPolicy, VolumeSource, VolumeSpec};
 use coracle::types::Time;
 use coracle::types::usage::{ContainerUsage, DiskUsage, FileSystem, PodUsage, Space};
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use crate::node::{Node, reborn};
 use crate::pods::{at, desired, of, of_template, pod, set_resources};
@@ -408,15 +407,7 @@ fn a_new_pod_waits_while_the_node_is_short_unless_the_shortage_does_not_concern_
         look(&mut node, &found(0, pids));
         let mut spec = named("new", priority);
         spec.qos = qos;
-        if tolerates {
-            let toleration = k8s_openapi::api::core::v1::Toleration {
-                key: Some("node.kubernetes.io/memory-pressure".to_owned()),
-                operator: Some("Exists".to_owned()),
-                ..Default::default()
-            };
-            let manifest = Arc::make_mut(&mut spec.manifest).spec.as_mut().unwrap();
-            manifest.tolerations = Some(vec![toleration]);
-        }
+        spec.tolerates_memory_pressure = tolerates;
         node.tell(Event::Node(NodeFact::DesiredChanged(desired(&[
             &Arc::new(spec),
         ]))));

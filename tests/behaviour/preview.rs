@@ -192,10 +192,7 @@ fn a_preview_names_the_pods_that_would_be_preempted() {
     node.work();
     type Change = fn(&mut PodSpec);
     let never: Change = |spec| {
-        Arc::make_mut(&mut spec.manifest)
-            .spec
-            .get_or_insert_default()
-            .preemption_policy = Some("Never".to_owned());
+        spec.may_preempt = false;
     };
     let table: [(&str, u64, i32, Change, &[&str]); 6] = [
         ("there is room", 10, 1, |_| {}, &[]),

@@ -20,12 +20,12 @@ fn a_status_has_the_nodes_addresses_the_generation_and_the_mounts() {
         let mut spec = pod("u1", "p", RestartPolicy::Always, &["c"]);
         let manifest = Arc::make_mut(&mut spec.manifest);
         manifest.metadata.generation = generation;
-        let containers = &mut manifest.spec.as_mut().unwrap().containers;
-        containers[0].volume_mounts = Some(vec![core::VolumeMount {
+        let mount = core::VolumeMount {
             name: "v".to_owned(),
             mount_path: "/v".to_owned(),
             ..core::VolumeMount::default()
-        }]);
+        };
+        manifest.change_spec(|spec| spec.containers[0].volume_mounts = Some(vec![mount]));
         let mut node = Node::with(&Arc::new(spec));
         node.work();
         let pod = node.state.pods.values().next().unwrap();
@@ -337,10 +337,8 @@ fn an_endpoint_has_the_pods_host_name_in_the_services_domain() {
     for (subdomain, expected) in [(Some("s"), Some("own")), (Some("t"), None), (None, None)] {
         let mut spec = pod("u1", "p", RestartPolicy::Always, &["c"]);
         spec.hostname = "own".into();
-        spec.subdomain = subdomain.map(str::to_owned);
-        let manifest = Arc::make_mut(&mut spec.manifest).spec.as_mut().unwrap();
-        manifest.hostname = Some("own".into());
-        manifest.subdomain = subdomain.map(str::to_owned);
+        spec.given_hostname = Some("own".into());
+        spec.subdomain = subdomain.map(|name| format!("{name}.default.svc"));
         let mut wanted = desired(&[&Arc::new(spec)]);
         let service = service("s", true);
         wanted.services = [(service.key.clone(), Arc::new(service))].into();

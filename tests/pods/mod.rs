@@ -58,7 +58,7 @@ pub(crate) fn pod(uid: &str, name: &str, policy: RestartPolicy, containers: &[&s
             namespace: "default".into(),
             name: name.into(),
         },
-        manifest: Arc::new(manifest),
+        manifest: Arc::new(manifest.into()),
         restart_policy: policy,
         restart_backoff: RestartBackoff::default(),
         swap_max_bytes: None,
@@ -73,6 +73,7 @@ pub(crate) fn pod(uid: &str, name: &str, policy: RestartPolicy, containers: &[&s
         host_ipc: false,
         own_users: false,
         hostname: name.into(),
+        given_hostname: None,
         subdomain: None,
         hostname_as_fqdn: false,
         host_aliases: vec![],
@@ -91,8 +92,14 @@ pub(crate) fn pod(uid: &str, name: &str, policy: RestartPolicy, containers: &[&s
         qos: QosClass::BestEffort,
         resources: PodResources::default(),
         storage_request_bytes: 0,
+        storage_overhead_bytes: 0,
         huge_pages: HugePages::new(),
         placement: Placement::default(),
+        may_preempt: true,
+        tolerates_memory_pressure: false,
+        service_links: true,
+        pull_secrets: vec![],
+        service_account: None,
         warnings: vec![],
     }
 }
@@ -118,14 +125,13 @@ pub(crate) fn of_template(mut spec: PodSpec) -> PodSpec {
 
 /// The pod with these init containers; names that begin with `s` are sidecars.
 pub(crate) fn with_inits(mut spec: PodSpec, inits: &[&str]) -> PodSpec {
-    let mut manifest = (*spec.manifest).clone();
     let shown = inits.iter().map(|c| core::Container {
         name: (*c).into(),
         image: Some("img:1".into()),
         ..Default::default()
     });
-    manifest.spec.as_mut().unwrap().init_containers = Some(shown.collect());
-    spec.manifest = Arc::new(manifest);
+    let shown = Some(shown.collect());
+    Arc::make_mut(&mut spec.manifest).change_spec(|spec| spec.init_containers = shown);
     spec.init_containers = inits.iter().map(|c| container(c)).collect();
     for init in spec
         .init_containers
@@ -158,10 +164,11 @@ pub(crate) fn of<'s>(spec: &'s mut PodSpec, name: &str) -> &'s mut ContainerSpec
 /// Runs this container from another image.
 pub(crate) fn set_image(spec: &mut PodSpec, name: &str, image: &str) {
     of(spec, name).image = image.into();
-    let manifest = Arc::make_mut(&mut spec.manifest).spec.as_mut().unwrap();
-    let inits = manifest.init_containers.iter_mut().flatten();
-    let mut all = inits.chain(&mut manifest.containers);
-    all.find(|c| c.name == name).unwrap().image = Some(image.into());
+    Arc::make_mut(&mut spec.manifest).change_spec(|spec| {
+        let inits = spec.init_containers.iter_mut().flatten();
+        let mut all = inits.chain(&mut spec.containers);
+        all.find(|c| c.name == name).unwrap().image = Some(image.into());
+    });
 }
 
 /// Gives this container this much cpu and memory, and the pod the sum.
@@ -193,9 +200,10 @@ pub(crate) fn set_resources(spec: &mut PodSpec, name: &str, cpu_milli: u64, memo
         requests: Some(amounts),
         ..Default::default()
     };
-    let manifest = Arc::make_mut(&mut spec.manifest).spec.as_mut().unwrap();
-    let mut all = manifest.containers.iter_mut();
-    all.find(|c| c.name == name).unwrap().resources = Some(resources);
+    Arc::make_mut(&mut spec.manifest).change_spec(|spec| {
+        let mut all = spec.containers.iter_mut();
+        all.find(|c| c.name == name).unwrap().resources = Some(resources);
+    });
 }
 
 /// A port of the node.

@@ -84,10 +84,7 @@ const POD_SPEC: Table = &[
     ("nodeSelector", Works("spec/placement.rs", "node_selector")),
     ("os", Works("plan/fit.rs", "other_os")),
     ("overhead", Works("spec/assemble.rs", "overhead")),
-    (
-        "preemptionPolicy",
-        Works("plan/preempt.rs", "preemption_policy"),
-    ),
+    ("preemptionPolicy", Works("plan/preempt.rs", "may_preempt")),
     ("priority", Works("plan/agenda.rs", "priority")),
     (
         "priorityClassName",

@@ -179,7 +179,7 @@ fn check_ids(user: &User, users: Option<IdRange>) -> Result<(), ConfigError> {
 
 /// The variables of the services that the pod can reach, unless it does not want them.
 fn link_variables(sandboxes: &Sandboxes, pod: &PodSpec) -> BTreeMap<String, String> {
-    let links = match pod.service_links() {
+    let links = match pod.service_links {
         true => sandboxes.network.service_links(&pod.key.namespace),
         false => Vec::new(),
     };

@@ -210,8 +210,7 @@ impl Sandboxes {
         tree::remove(&layers).map_err(|source| access("remove", &layers, source))?;
         let finished = run.finished();
         file::remove_file(&finished).map_err(|source| access("remove", &finished, source))?;
-        let manifest = serde_json::to_vec(&*spec.manifest).expect("a pod is plain data");
-        write(&run.manifest(), &manifest, 0o600)?;
+        write(&run.manifest(), &spec.manifest.json(), 0o600)?;
         let sources = volume::Sources {
             configuration: &self.configuration,
             node,

@@ -297,9 +297,9 @@ fn priorities(manifests: &Manifests) -> Vec<(String, String, i32)> {
     let mut found: Vec<_> = desired
         .values()
         .map(|pod| {
-            let spec = pod.manifest.spec.as_ref().unwrap();
-            let class = spec.priority_class_name.clone().unwrap_or_default();
+            let spec = pod.manifest.spec();
             assert_eq!(spec.priority.unwrap_or(0), pod.priority);
+            let class = spec.priority_class_name.unwrap_or_default();
             (pod.key.name.clone(), class, pod.priority)
         })
         .collect();

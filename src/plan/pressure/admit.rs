@@ -11,7 +11,7 @@ impl NodeState {
     /// memory alone is short and it requests memory (Kubernetes docs: Node-pressure Eviction).
     pub(in super::super) fn under_pressure(&self, pod: &PodSpec) -> Option<Rejection> {
         let held: Vec<Condition> = self.pressure.held().collect();
-        let asks = pod.qos != QosClass::BestEffort || tolerates_memory_pressure(pod);
+        let asks = pod.qos != QosClass::BestEffort || pod.tolerates_memory_pressure;
         let only_memory = held == [Condition::Memory] && asks;
         if held.is_empty() || only_memory || pod.priority >= CRITICAL {
             return None;
@@ -36,20 +36,4 @@ impl NodeState {
             self.admit(now, out);
         }
     }
-}
-
-fn tolerates_memory_pressure(pod: &PodSpec) -> bool {
-    let spec = pod.manifest.spec.as_ref();
-    let mut all = spec
-        .into_iter()
-        .flat_map(|s| s.tolerations.iter().flatten());
-    all.any(|t| {
-        let exists = t.operator.as_deref() == Some("Exists");
-        let key = t.key.as_deref().unwrap_or_default();
-        let effect = t.effect.as_deref().unwrap_or_default();
-        let empty = t.value.as_deref().unwrap_or_default().is_empty();
-        (key == "node.kubernetes.io/memory-pressure" || key.is_empty() && exists)
-            && matches!(effect, "" | "NoSchedule")
-            && (exists || empty)
-    })
 }

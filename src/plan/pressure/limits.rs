@@ -62,7 +62,7 @@ fn broken(pod: &PodSpec, usage: &PodUsage) -> Option<(EvictionReason, String)> {
     let containers = || pod.lasting_containers();
     let limits = containers().filter_map(|c| c.storage.limit_bytes);
     if let Some(limit) = limits.reduce(u64::saturating_add)
-        && let limit = limit.saturating_add(pod.storage_overhead_bytes())
+        && let limit = limit.saturating_add(pod.storage_overhead_bytes)
         && usage.on_disk().bytes > limit
     {
         let limit = Quantity::bytes(limit);
@@ -84,8 +84,7 @@ fn broken(pod: &PodSpec, usage: &PodUsage) -> Option<(EvictionReason, String)> {
 
 /// A quantity as written in the manifest.
 fn size_limit(pod: &PodSpec, volume: &str, bytes: u64) -> Quantity {
-    let volumes = pod.manifest.spec.as_ref().and_then(|s| s.volumes.as_ref());
-    let mut volumes = volumes.into_iter().flatten();
+    let mut volumes = pod.manifest.spec().volumes.into_iter().flatten();
     let written = volumes.find(|v| v.name == volume).and_then(|v| {
         let limit = v.empty_dir.as_ref()?.size_limit.as_ref()?;
         Quantity::parse(&limit.0).ok()

@@ -13,6 +13,7 @@ use crate::types::{LOST_MESSAGE, LinuxUser, Wall, size};
 pub(super) fn container(
     state: &PodState,
     c: &ContainerState,
+    manifest: &core::PodSpec,
     settings: &Settings,
 ) -> core::ContainerStatus {
     let uid = &state.spec.uid;
@@ -20,11 +21,9 @@ pub(super) fn container(
     let spec = state.spec.container(&c.name);
     let (shown, last) = shown(state, c, settings);
     let effective = c.asked().map(|asked| &asked.effective);
-    let manifest = state.spec.manifest.spec.as_ref().and_then(|s| {
-        let inits = s.init_containers.iter().flatten();
-        let mut all = inits.chain(&s.containers);
-        all.find(|m| m.name == c.name)
-    });
+    let inits = manifest.init_containers.iter().flatten();
+    let mut all = inits.chain(&manifest.containers);
+    let manifest = all.find(|m| m.name == c.name);
     debug_assert!(spec.is_some(), "{uid}: {} is in the spec", c.name);
     let given = manifest.and_then(|m| m.resources.clone());
     let given = given.unwrap_or_default();

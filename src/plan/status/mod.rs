@@ -66,24 +66,37 @@ impl Phase {
 
 /// The whole pod as clients see it.
 pub fn pod(state: &PodState, node: &NodeFacts, settings: &Settings) -> core::Pod {
-    let mut pod = (*state.wanted().manifest).clone();
-    pod.metadata.uid = Some(state.spec.uid.to_string());
-    pod.metadata.creation_timestamp = Some(time(state.created.wall));
+    let mut metadata = state.wanted().manifest.metadata.clone();
+    metadata.uid = Some(state.spec.uid.to_string());
+    metadata.creation_timestamp = Some(time(state.created.wall));
     if let Some(stopping) = &state.stopping() {
         let seconds = i64::try_from(stopping.asked_ms / 1000).unwrap_or(i64::MAX);
         let after_us = seconds.saturating_mul(1_000_000);
         let at = Wall(stopping.since.wall.0.saturating_add(after_us));
-        pod.metadata.deletion_timestamp = Some(time(at));
-        pod.metadata.deletion_grace_period_seconds = Some(seconds);
+        metadata.deletion_timestamp = Some(time(at));
+        metadata.deletion_grace_period_seconds = Some(seconds);
     }
-    if let Some(spec) = &mut pod.spec {
-        spec.node_name = Some(node.name.clone());
+    let in_force = state.spec.manifest.spec();
+    let status = status(state, &in_force, node, settings);
+    let mut spec = match &state.pending {
+        Some(pending) => pending.spec.manifest.spec(),
+        None => in_force,
+    };
+    spec.node_name = Some(node.name.clone());
+    core::Pod {
+        metadata,
+        spec: Some(spec),
+        status: Some(status),
     }
-    pod.status = Some(status(state, node, settings));
-    pod
 }
 
-fn status(state: &PodState, node: &NodeFacts, settings: &Settings) -> core::PodStatus {
+/// `manifest`: the `spec` in force.
+fn status(
+    state: &PodState,
+    manifest: &core::PodSpec,
+    node: &NodeFacts,
+    settings: &Settings,
+) -> core::PodStatus {
     let phase = phase(state);
     let verdict = state.verdict.as_ref().filter(|_| phase.is_terminal());
     if let Some(verdict) = verdict.filter(|v| v.cause == Cause::RejectedAtShutdown) {
@@ -96,7 +109,7 @@ fn status(state: &PodState, node: &NodeFacts, settings: &Settings) -> core::PodS
         addresses(&state.ips)
     };
     let show = |some: &[ContainerState]| -> Vec<_> {
-        let shown = some.iter().map(|c| container(state, c, settings));
+        let shown = some.iter().map(|c| container(state, c, manifest, settings));
         shown.collect()
     };
     // A held pod shows nothing but the reason.

@@ -381,7 +381,7 @@ impl PodSpec {
     /// The first pod of the Job of this name, of the template's.
     fn of_cron(&self, key: &WorkloadKey, edition: &PodUid) -> Option<Self> {
         let template = self.workload.as_ref()?;
-        let mut pod = (*self.manifest).clone();
+        let mut pod = self.manifest.pod();
         pod.metadata.name = Some(pod_name(key, 0, 0));
         pod.metadata.owner_references = Some(vec![owner(key)]);
         let labels = pod.metadata.labels.get_or_insert_default();
@@ -396,7 +396,7 @@ impl PodSpec {
             spec.hostname = Some(host(key, 0));
         }
         let uid = PodUid::from(uid::of(&pod).as_str());
-        default::identity(&mut pod, &uid, &uid);
+        default::identity(&mut pod.metadata, &uid, &uid);
         convert::admitted(&serde_json::to_vec(&pod).ok()?).ok()
     }
 }

@@ -450,7 +450,7 @@ impl PodSpec {
     /// `None` if it were no valid pod: its name is too long.
     pub fn of_job(&self, index: u32, number: u32) -> Option<Self> {
         let key = self.workload.as_ref()?;
-        let mut pod = (*self.manifest).clone();
+        let mut pod = self.manifest.pod();
         pod.metadata.name = Some(pod_name(key, index, number));
         let annotations = pod.metadata.annotations.as_ref();
         if annotations.is_some_and(|all| all.contains_key(INDEX)) {
@@ -461,7 +461,7 @@ impl PodSpec {
             }
         }
         let uid = PodUid::from(uid::of(&pod).as_str());
-        default::identity(&mut pod, &uid, &uid);
+        default::identity(&mut pod.metadata, &uid, &uid);
         let made = convert::admitted(&serde_json::to_vec(&pod).ok()?).ok()?;
         Some(made)
     }

@@ -38,7 +38,7 @@ pub const REVISION_HASH: &str = "controller-revision-hash";
 const STEADY_MS: u64 = 10_000;
 
 /// A kind of document that stands for pods.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum WorkloadKind {
     /// `Deployment`.
     Deployment,

@@ -194,8 +194,7 @@ fn the_pods_to_end_are_chosen_as_on_a_kubelet_among_those_of_lowest_priority() {
 #[test]
 fn no_pod_is_ended_for_an_equal_or_for_one_that_would_not_fit_anyway_or_never_preempts() {
     let never = |mut spec: PodSpec| {
-        let manifest = Arc::make_mut(&mut spec.manifest).spec.as_mut().unwrap();
-        manifest.preemption_policy = Some("Never".to_owned());
+        spec.may_preempt = false;
         spec
     };
     let mut elsewhere = with_priority(sized("p", 600, 10), 9);

@@ -9,11 +9,10 @@ fn a_container_comes_up_when_its_post_start_hook_is_done() {
     spec.containers.push(later);
     spec.containers[1].name = "d".into();
     spec.containers[1].lifecycle.post_start = None;
-    let mut manifest = (*spec.manifest).clone();
-    let shown = &mut manifest.spec.as_mut().unwrap().containers;
-    shown.push(shown[0].clone());
-    shown[1].name = "d".into();
-    spec.manifest = Arc::new(manifest);
+    Arc::make_mut(&mut spec.manifest).change_spec(|spec| {
+        spec.containers.push(spec.containers[0].clone());
+        spec.containers[1].name = "d".into();
+    });
     of(&mut spec, "c").probes.readiness = Some(probing(1_000, 1));
     let spec = Arc::new(spec);
     let mut node = Node::with(&spec);

@@ -80,11 +80,7 @@ fn limits_of_disk_use_are_enforced_in_the_kubelets_words() {
     }
     // Overhead is added to what the containers may have.
     let mut spec = limited();
-    let manifest = Arc::make_mut(&mut spec.manifest)
-        .spec
-        .get_or_insert_default();
-    let overhead = [("ephemeral-storage".to_owned(), Quantity("1Mi".to_owned()))];
-    manifest.overhead = Some(BTreeMap::from(overhead));
+    spec.storage_overhead_bytes = MI;
     for (usage, goes) in [(filled(15, 3, 3), false), (filled(15, 3, 4), true)] {
         let mut node = node(policy(&[]), &[spec.clone()]);
         look(&mut node, &usage);

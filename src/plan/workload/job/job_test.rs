@@ -226,7 +226,7 @@ fn an_index_that_fails_too_often_does_not_stop_the_others() {
         .unwrap();
     let annotations = pod.spec.manifest.metadata.annotations.as_ref().unwrap();
     assert_eq!(annotations["batch.kubernetes.io/job-completion-index"], "2");
-    let hostname = pod.spec.manifest.spec.as_ref().unwrap().hostname.as_deref();
+    let hostname = pod.spec.given_hostname.as_deref();
     assert_eq!(hostname, Some("j-2"));
     for name in ["j-0-0", "j-2-0", "j-3-0"] {
         world.end(name, 0);
