@@ -1,10 +1,11 @@
 //! Kubernetes events: a bounded list. A repeated event is counted, and many similar events are combined (the kubelet's
 //! `pkg/kubelet/events`), so that one noisy pod does not push out the events of others.
 //!
-//! Each event is also a line of text. A new or updated event appends a line, and the list is made of the newest lines:
-//! it can be restored from them.
+//! Each event is a line of text. A new or updated event appends a line, and the list is made of the newest lines: it can
+//! be restored from them.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::hash::{BuildHasher, RandomState};
 
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
@@ -53,7 +54,7 @@ pub struct EventRecord {
 }
 
 /// What an event is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ObjectKind {
     /// A pod.
     Pod,
@@ -78,6 +79,8 @@ impl ObjectKind {
 pub(crate) struct EventRing {
     /// The node's name.
     pub(crate) host: String,
+    /// Compares events. Its keys are random, because containers choose parts of messages.
+    hashes: RandomState,
     /// Ordered by the last occurrence.
     seen: VecDeque<Seen>,
     serial: u64,
@@ -85,18 +88,31 @@ pub(crate) struct EventRing {
     bytes: usize,
 }
 
-/// One event, and one line.
-#[derive(Debug, Serialize, Deserialize)]
+/// One event, small in memory.
+#[derive(Debug)]
 struct Seen {
     serial: u64,
     first: Stamp,
+    last: Stamp,
     count: i32,
     /// Combined from similar events.
     combined: bool,
+    /// A hash of all but message and time.
+    about: u64,
+    /// A hash of the message.
+    message: u64,
+    /// Its [`Line`], with the newline.
+    line: Box<str>,
+}
+
+/// All of an event.
+#[derive(Debug, Serialize, Deserialize)]
+struct Line {
+    serial: u64,
+    first: Stamp,
+    count: i32,
+    combined: bool,
     record: EventRecord,
-    /// Length of its line.
-    #[serde(skip)]
-    bytes: usize,
 }
 
 /// Result of recording an event.
@@ -120,70 +136,66 @@ impl EventRing {
                 .gather(),
             ..record.clone()
         };
-        let same = |old: &Seen| {
-            !old.combined && old.record.message == record.message && similar(&old.record, &record)
-        };
+        let (about, message) = self.hashes(&record);
+        let same = |old: &Seen| !old.combined && old.message == message && old.about == about;
         let mut known = self.seen.iter().rposition(same);
         let mut combined = false;
-        if known.is_none() && self.similar_lately(&record) >= MAX_SIMILAR - 1 {
+        if known.is_none() && self.similar_lately(about, record.at) >= MAX_SIMILAR - 1 {
             combined = true;
             record.message = shortened(&format!(
                 "(combined from similar events): {}",
                 record.message
             ));
-            let same = |old: &Seen| old.combined && similar(&old.record, &record);
+            let same = |old: &Seen| old.combined && old.about == about;
             known = self.seen.iter().rposition(same);
         }
-        let seen = match known.and_then(|index| self.take(index)) {
-            Some(old) => Seen {
-                count: old.count.saturating_add(1),
-                record,
-                ..old
-            },
+        let (serial, first, count) = match known.and_then(|index| self.take(index)) {
+            Some(old) => (old.serial, old.first, old.count.saturating_add(1)),
             None => {
                 self.serial += 1;
-                Seen {
-                    serial: self.serial,
-                    first: record.at,
-                    count: 1,
-                    combined,
-                    record,
-                    bytes: 0,
-                }
+                (self.serial, record.at, 1)
             }
         };
-        let line = seen.line();
-        let event = seen.event(&self.host);
-        let forgotten = self.add(seen, line.len());
+        let line = Line {
+            serial,
+            first,
+            count,
+            combined,
+            record,
+        };
+        let mut text = serde_json::to_string(&line).expect("plain data");
+        text.push('\n');
         Recorded {
-            event,
-            forgotten,
-            line,
+            event: line.event(&self.host),
+            forgotten: self.add(&line, text.as_str().into()),
+            line: text,
         }
     }
 
     /// Restores events from lines, oldest first. A torn or broken line loses only its event.
     pub(crate) fn restore(&mut self, lines: &[u8]) {
-        for line in lines.split(|byte| *byte == b'\n') {
-            let Ok(seen) = serde_json::from_slice::<Seen>(line) else {
+        let text = String::from_utf8_lossy(lines);
+        for text in text.split('\n') {
+            let Ok(line) = serde_json::from_str::<Line>(text) else {
                 continue;
             };
-            self.serial = self.serial.max(seen.serial);
-            let known = self.seen.iter().rposition(|s| s.serial == seen.serial);
+            self.serial = self.serial.max(line.serial);
+            let known = self.seen.iter().rposition(|s| s.serial == line.serial);
             known.and_then(|index| self.take(index));
-            self.add(seen, line.len() + 1);
+            self.add(&line, format!("{text}\n").into());
         }
         self.seen.shrink_to_fit();
     }
 
     /// All events, oldest first.
     pub(crate) fn events(&self) -> Vec<Event> {
-        self.seen.iter().map(|s| s.event(&self.host)).collect()
+        let lines = self.seen.iter().filter_map(Seen::read);
+        lines.map(|line| line.event(&self.host)).collect()
     }
 
     /// All lines, oldest first.
     pub(crate) fn lines(&self) -> String {
-        self.seen.iter().map(Seen::line).collect()
+        self.seen.iter().map(|seen| &*seen.line).collect()
     }
 
     /// Takes all lines, oldest first. They are then the only copy of the events.
@@ -194,44 +206,53 @@ impl EventRing {
         lines
     }
 
-    fn similar_lately(&self, record: &EventRecord) -> usize {
+    /// The hashes of a [`Seen`].
+    fn hashes(&self, record: &EventRecord) -> (u64, u64) {
+        let about = (
+            (&record.namespace, &record.name, &record.uid, record.kind),
+            (&record.field_path, record.type_, &record.reason),
+        );
+        (
+            self.hashes.hash_one(about),
+            self.hashes.hash_one(&record.message),
+        )
+    }
+
+    fn similar_lately(&self, about: u64, at: Stamp) -> usize {
         let lately = |old: &&Seen| {
-            !old.combined
-                && similar(&old.record, record)
-                && record.at.time.since(old.record.at.time) <= SIMILAR_MS
+            !old.combined && old.about == about && at.time.since(old.last.time) <= SIMILAR_MS
         };
         self.seen.iter().filter(lately).count()
     }
 
     fn take(&mut self, index: usize) -> Option<Seen> {
         let seen = self.seen.remove(index)?;
-        self.bytes -= seen.bytes;
+        self.bytes -= seen.line.len();
         Some(seen)
     }
 
     /// Appends an event and drops the oldest beyond the limits.
-    fn add(&mut self, seen: Seen, bytes: usize) -> Vec<Key> {
-        self.bytes += bytes;
-        self.seen.push_back(Seen { bytes, ..seen });
+    fn add(&mut self, line: &Line, text: Box<str>) -> Vec<Key> {
+        let (about, message) = self.hashes(&line.record);
+        self.bytes += text.len();
+        self.seen.push_back(Seen {
+            serial: line.serial,
+            first: line.first,
+            last: line.record.at,
+            count: line.count,
+            combined: line.combined,
+            about,
+            message,
+            line: text,
+        });
         let mut forgotten = Vec::new();
         while self.seen.len() > MAX_EVENTS || self.bytes > MAX_BYTES {
             let Some(old) = self.take(0) else { break };
-            forgotten.push((old.record.namespace.clone(), old.name()));
+            let old = old.read();
+            forgotten.extend(old.map(|old| (old.record.namespace.clone(), old.name())));
         }
         forgotten
     }
-}
-
-/// Whether two events differ only in message and time.
-fn similar(a: &EventRecord, b: &EventRecord) -> bool {
-    // Fields that differ most often are compared first.
-    a.uid == b.uid
-        && a.reason == b.reason
-        && a.field_path == b.field_path
-        && a.type_ == b.type_
-        && a.kind == b.kind
-        && a.name == b.name
-        && a.namespace == b.namespace
 }
 
 fn shortened(message: &str) -> String {
@@ -245,17 +266,18 @@ fn shortened(message: &str) -> String {
 }
 
 impl Seen {
+    /// Reads it again; never `None`, as it was written here.
+    fn read(&self) -> Option<Line> {
+        serde_json::from_str(&self.line).ok()
+    }
+}
+
+impl Line {
     fn name(&self) -> String {
         format!(
             "{}.{:x}.{:x}",
             self.record.name, self.first.wall.0, self.serial
         )
-    }
-
-    fn line(&self) -> String {
-        let mut line = serde_json::to_string(self).expect("plain data");
-        line.push('\n');
-        line
     }
 
     fn event(&self, host: &str) -> Event {

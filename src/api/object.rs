@@ -1,7 +1,9 @@
-//! A Kubernetes object as stored for readers: its JSON as sent, plus the fields that selectors use. This is small in
-//! memory, and lists and watches need no serializer.
+//! A Kubernetes object as stored for readers: its JSON as sent. This is small in memory, and lists and watches need no
+//! serializer.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::borrow::Borrow;
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use hyper::body::Bytes;
@@ -9,7 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::types::{Gather, InOrder};
+use crate::types::InOrder;
 
 /// Limit of removals that are kept for watchers that come back.
 const MAX_REMOVED: usize = 256;
@@ -25,9 +27,6 @@ pub(crate) type Key = (String, String);
 pub(crate) struct Object {
     pub(crate) key: Key,
     pub(crate) uid: String,
-    pub(crate) labels: BTreeMap<String, String>,
-    /// `field path → value` for field selectors.
-    pub(crate) fields: Vec<(&'static str, String)>,
     pub(crate) json: Bytes,
     pub(crate) version: u64,
     /// Version of its creation.
@@ -35,24 +34,35 @@ pub(crate) struct Object {
 }
 
 impl Object {
-    /// Takes metadata and selectable fields; the collection fills in `json` and versions.
-    pub(crate) fn new(meta: &ObjectMeta, fields: Vec<(&'static str, String)>) -> Self {
+    /// Takes metadata; the collection fills in `json` and versions.
+    pub(crate) fn new(meta: &ObjectMeta) -> Self {
         Self {
             key: (
                 meta.namespace.clone().unwrap_or_default(),
                 meta.name.clone().unwrap_or_default(),
             ),
             uid: meta.uid.clone().unwrap_or_default(),
-            labels: meta.labels.clone().unwrap_or_default(),
-            fields,
             json: Bytes::new(),
             version: 0,
             since: 0,
         }
     }
-}
 
-impl Object {
+    /// Reads `metadata.labels`.
+    pub(crate) fn labels(&self) -> BTreeMap<String, String> {
+        #[derive(Default, Deserialize)]
+        struct Labelled {
+            metadata: Metadata,
+        }
+        #[derive(Default, Deserialize)]
+        struct Metadata {
+            #[serde(default)]
+            labels: BTreeMap<String, String>,
+        }
+        let read: Labelled = serde_json::from_slice(&self.json).unwrap_or_default();
+        read.metadata.labels
+    }
+
     /// Returns the object with its current version in the metadata: the JSON of a removed object has the version
     /// before.
     pub(crate) fn restamped(&self) -> Self {
@@ -70,7 +80,6 @@ impl Object {
 struct Row {
     key: Key,
     uid: String,
-    labels: BTreeMap<String, String>,
     json: String,
     version: u64,
     since: u64,
@@ -93,10 +102,40 @@ impl Change {
     }
 }
 
+/// A stored object, found by its key.
+#[derive(Debug)]
+struct Stored(Arc<Object>);
+
+impl Borrow<Key> for Stored {
+    fn borrow(&self) -> &Key {
+        &self.0.key
+    }
+}
+
+impl PartialEq for Stored {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.key == other.0.key
+    }
+}
+
+impl Eq for Stored {}
+
+impl PartialOrd for Stored {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Stored {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.key.cmp(&other.0.key)
+    }
+}
+
 /// Objects of one kind. Watchers get the newest state of what changed since their version, not every step between.
 #[derive(Debug, Default)]
 pub(crate) struct Collection {
-    objects: BTreeMap<Key, Arc<Object>>,
+    objects: BTreeSet<Stored>,
     removed: VecDeque<Arc<Object>>,
     /// Total size of the JSON of kept removals.
     removed_bytes: usize,
@@ -120,7 +159,7 @@ impl Collection {
         version: u64,
         render: impl Fn(u64) -> Bytes,
     ) -> bool {
-        let before = self.objects.get(&object.key).cloned();
+        let before = self.get(&object.key);
         let same_one = before.as_ref().filter(|old| old.uid == object.uid);
         if same_one.is_some_and(|old| render(old.version) == old.json) {
             return false;
@@ -131,18 +170,14 @@ impl Collection {
         if let (Some(old), true) = (before.as_ref(), same_one.is_none()) {
             self.bury(old, version - 1);
         }
-        self.objects.insert(object.key.clone(), Arc::new(object));
+        self.objects.replace(Stored(Arc::new(object)));
         true
     }
 
     /// Removes an object, if it still has this UID.
     pub(crate) fn remove(&mut self, key: &Key, uid: Option<&str>, version: u64) -> bool {
-        let Some(old) = self
-            .objects
-            .get(key)
-            .filter(|old| uid.is_none_or(|uid| old.uid == uid))
-            .cloned()
-        else {
+        let old = self.get(key);
+        let Some(old) = old.filter(|old| uid.is_none_or(|uid| old.uid == uid)) else {
             return false;
         };
         self.objects.remove(key);
@@ -173,24 +208,21 @@ impl Collection {
         let row = |object: &Arc<Object>| Row {
             key: object.key.clone(),
             uid: object.uid.clone(),
-            labels: object.labels.clone(),
             json: String::from_utf8_lossy(&object.json).into_owned(),
             version: object.version,
             since: object.since,
         };
-        let objects: Vec<Row> = objects.values().map(row).collect();
+        let objects: Vec<Row> = objects.iter().map(|stored| row(&stored.0)).collect();
         let removed: Vec<Row> = removed.iter().map(row).collect();
         serde_json::to_vec(&(objects, removed)).expect("plain data")
     }
 
-    /// Puts packed objects back. Their selectable fields are read from the JSON.
+    /// Puts packed objects back.
     pub(crate) fn unpack(&mut self, packed: &[u8]) {
         let object = |row: Row| {
             Arc::new(Object {
                 key: row.key,
                 uid: row.uid,
-                labels: row.labels,
-                fields: Vec::new(),
                 json: Bytes::from(row.json),
                 version: row.version,
                 since: row.since,
@@ -199,16 +231,16 @@ impl Collection {
         let (objects, removed): (Vec<Row>, Vec<Row>) =
             serde_json::from_slice(packed).expect("plain data");
         let objects = objects.into_iter().map(object);
-        self.objects = objects.map(|object| (object.key.clone(), object)).gather();
+        self.objects = objects.map(Stored).collect();
         self.removed = removed.into_iter().map(object).collect();
     }
 
     pub(crate) fn get(&self, key: &Key) -> Option<Arc<Object>> {
-        self.objects.get(key).cloned()
+        self.objects.get(key).map(|stored| stored.0.clone())
     }
 
     pub(crate) fn all(&self) -> impl Iterator<Item = &Arc<Object>> {
-        self.objects.values()
+        self.objects.iter().map(|stored| &stored.0)
     }
 
     /// Returns all changes since `version`, in order; `None` if that is too long ago.
@@ -222,7 +254,7 @@ impl Collection {
             .filter(|gone| gone.version > version && gone.since <= version)
             .map(|gone| Change::Deleted(gone.clone()))
             .collect();
-        for object in self.objects.values().filter(|o| o.version > version) {
+        for object in self.all().filter(|o| o.version > version) {
             changes.push(if object.since > version {
                 Change::Added(object.clone())
             } else {

@@ -1,7 +1,8 @@
 //! Kubernetes label selectors (`app=web,tier!=db,env in (a,b),x,!y`) and field selectors
 //! (`metadata.name=web,status.phase!=Running`).
 
-use std::borrow::Cow;
+use std::cell::LazyCell;
+use std::collections::BTreeMap;
 
 use serde_json::Value;
 
@@ -43,57 +44,60 @@ impl Selector {
     }
 
     pub(crate) fn matches(&self, object: &Object) -> bool {
-        self.may_have_matched(object)
-            && self.labels.iter().all(|r| r.matches(object))
-            && self
-                .fields
-                .iter()
-                .all(|(path, equal, value)| (field(object, path) == *value) == *equal)
+        if !self.may_have_matched(object) {
+            return false;
+        }
+        let labels = LazyCell::new(|| object.labels());
+        let whole = LazyCell::new(|| serde_json::from_slice(&object.json).unwrap_or_default());
+        let mut fields = self.fields.iter();
+        self.labels.iter().all(|r| r.matches(&labels))
+            && fields.all(|(path, equal, value)| {
+                let found = place(object, path).unwrap_or_else(|| field(&whole, path));
+                (found == *value) == *equal
+            })
     }
 
     /// Whether a former version of the object can have matched: its name and namespace were the same.
     pub(crate) fn may_have_matched(&self, object: &Object) -> bool {
         let mut fields = self.fields.iter();
-        let stays = |path: &str| path == "metadata.name" || path == "metadata.namespace";
         self.namespace.as_ref().is_none_or(|ns| *ns == object.key.0)
             && fields.all(|(path, equal, value)| {
-                !stays(path) || (field(object, path) == *value) == *equal
+                place(object, path).is_none_or(|found| (found == *value) == *equal)
             })
     }
 }
 
 impl Requirement {
-    fn matches(&self, object: &Object) -> bool {
+    fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
         match self {
-            Self::Exists(key) => object.labels.contains_key(key),
-            Self::Absent(key) => !object.labels.contains_key(key),
-            Self::In(key, values) => object.labels.get(key).is_some_and(|v| values.contains(v)),
-            Self::NotIn(key, values) => !object.labels.get(key).is_some_and(|v| values.contains(v)),
+            Self::Exists(key) => labels.contains_key(key),
+            Self::Absent(key) => !labels.contains_key(key),
+            Self::In(key, values) => labels.get(key).is_some_and(|v| values.contains(v)),
+            Self::NotIn(key, values) => !labels.get(key).is_some_and(|v| values.contains(v)),
         }
     }
 }
 
-fn field<'a>(object: &'a Object, path: &str) -> Cow<'a, str> {
+/// A part of the key, if the path is that of one.
+fn place<'o>(object: &'o Object, path: &str) -> Option<&'o str> {
     match path {
-        "metadata.name" => return Cow::Borrowed(&object.key.1),
-        "metadata.namespace" => return Cow::Borrowed(&object.key.0),
-        _ => {}
+        "metadata.name" => Some(&object.key.1),
+        "metadata.namespace" => Some(&object.key.0),
+        _ => None,
     }
-    if let Some((_, value)) = object.fields.iter().find(|(name, _)| *name == path) {
-        return Cow::Borrowed(value);
-    }
-    // Other fields are rarely selected.
-    let whole: Value = serde_json::from_slice(&object.json).unwrap_or_default();
+}
+
+fn field<'o>(whole: &'o Value, path: &str) -> &'o str {
     let found = match path {
         "source" => whole.pointer("/source/component"),
         path => whole.pointer(&format!("/{}", path.replace('.', "/"))),
     };
-    Cow::Owned(match found {
-        Some(Value::String(text)) => text.clone(),
-        Some(Value::Bool(true)) => "true".to_owned(),
-        _ if TRUTHS.contains(&path) => "false".to_owned(),
-        _ => String::new(),
-    })
+    match found {
+        Some(Value::String(text)) => text,
+        Some(Value::Bool(true)) => "true",
+        _ if TRUTHS.contains(&path) => "false",
+        _ => "",
+    }
 }
 
 /// Fields that count as false when they are absent.
@@ -237,8 +241,11 @@ mod tests {
             labels: Some(labels.map(|(k, v)| (k.into(), v.into())).into()),
             ..ObjectMeta::default()
         };
-        let mut object = Object::new(&meta, vec![("status.phase", "Running".into())]);
-        object.json = br#"{"spec":{"restartPolicy":"Never"}}"#.as_slice().into();
+        let mut object = Object::new(&meta);
+        let json = serde_json::json!({
+            "metadata": meta, "spec": { "restartPolicy": "Never" }, "status": { "phase": "Running" },
+        });
+        object.json = json.to_string().into();
         object
     }
 

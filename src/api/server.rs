@@ -27,7 +27,7 @@ use super::images;
 use super::routes;
 use super::store::Store;
 use crate::layout::Layout;
-use crate::sys::process;
+use crate::sys::allocator;
 
 /// Limit of request line and headers, in bytes.
 const MAX_HEAD: usize = 32 * 1024;
@@ -99,7 +99,7 @@ pub(crate) async fn serve_with(
             let served = async move {
                 smol::future::or(pushed_out, served).await;
                 if guest.was_large() {
-                    process::trim_memory();
+                    allocator::trim();
                 }
             };
             executor.spawn(served).detach();

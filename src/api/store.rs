@@ -17,7 +17,7 @@ use super::files::FileStatus;
 use super::object::{Change, Collection, Key, Object};
 use crate::spec::configuration::{Object as Document, ObjectKind};
 use crate::spec::{WorkloadKey, WorkloadKind, read_object};
-use crate::sys::{clock, process};
+use crate::sys::{allocator, clock};
 use crate::types::{Gather, InOrder};
 
 /// Kind of a collection.
@@ -145,18 +145,7 @@ impl Store {
 
     /// Shows a pod with its status. Does nothing if it is unchanged.
     pub fn upsert_pod(&self, pod: Pod) {
-        let text = |t: Option<&String>| t.cloned().unwrap_or_default();
-        let fields = vec![
-            (
-                "status.phase",
-                text(pod.status.as_ref().and_then(|s| s.phase.as_ref())),
-            ),
-            (
-                "spec.nodeName",
-                text(pod.spec.as_ref().and_then(|s| s.node_name.as_ref())),
-            ),
-        ];
-        let object = Object::new(&pod.metadata, fields);
+        let object = Object::new(&pod.metadata);
         self.upsert(Kind::Pods, object, |version| {
             let mut pod = pod.clone();
             pod.metadata.resource_version = Some(version.to_string());
@@ -176,7 +165,7 @@ impl Store {
 
     /// Shows the node.
     pub fn set_node(&self, node: Node) {
-        let object = Object::new(&node.metadata, Vec::new());
+        let object = Object::new(&node.metadata);
         self.lock().ring.host.clone_from(&object.key.1);
         self.upsert(Kind::Nodes, object, |version| {
             let mut node = node.clone();
@@ -225,7 +214,7 @@ impl Store {
         let packed = Kind::ALL.map(|kind| inner.collection(kind).pack());
         let lines = inner.ring.take_lines();
         // Trim first, so that the freed pages are whole before they are reused.
-        process::trim_memory();
+        allocator::trim();
         inner.ring.restore(lines.as_bytes());
         for (kind, packed) in Kind::ALL.into_iter().zip(&packed) {
             inner.collection(kind).unpack(packed);
@@ -233,7 +222,7 @@ impl Store {
     }
 
     fn show_event(&self, event: &Event) {
-        let object = Object::new(&event.metadata, Vec::new());
+        let object = Object::new(&event.metadata);
         self.upsert(Kind::Events, object, |version| {
             let mut event = event.clone();
             event.metadata.resource_version = Some(version.to_string());
@@ -243,28 +232,17 @@ impl Store {
 
     /// Replaces all services.
     pub fn set_services(&self, services: &[Service]) {
-        let fields = |service: &Service| {
-            let spec = service.spec.as_ref();
-            let of = |field: Option<&String>| field.cloned().unwrap_or_default();
-            vec![
-                ("spec.type", of(spec.and_then(|s| s.type_.as_ref()))),
-                (
-                    "spec.clusterIP",
-                    of(spec.and_then(|s| s.cluster_ip.as_ref())),
-                ),
-            ]
-        };
-        self.set_all(Kind::Services, services, fields);
+        self.set_all(Kind::Services, services);
     }
 
     /// Replaces all endpoints.
     pub fn set_endpoints(&self, endpoints: &[Endpoints]) {
-        self.set_all(Kind::Endpoints, endpoints, |_| Vec::new());
+        self.set_all(Kind::Endpoints, endpoints);
     }
 
     /// Replaces all priority classes.
     pub fn set_priority_classes(&self, classes: &[PriorityClass]) {
-        self.set_all(Kind::PriorityClasses, classes, |_| Vec::new());
+        self.set_all(Kind::PriorityClasses, classes);
     }
 
     /// Replaces all configuration documents, each with the time of its file. Clients do not see values of Secrets.
@@ -275,9 +253,7 @@ impl Store {
             for (document, created) in of_kind {
                 let mut metadata = document.metadata().clone();
                 metadata.creation_timestamp.clone_from(created);
-                let type_ = document.secret_type().map(str::to_owned);
-                let fields = type_.map(|type_| ("type", type_)).into_iter().collect();
-                let object = Object::new(&metadata, fields);
+                let object = Object::new(&metadata);
                 wanted.insert(object.key.clone());
                 self.upsert(Kind::of(kind), object, |version| {
                     let (mut shown, mut metadata) = (document.shown(), metadata.clone());
@@ -293,7 +269,7 @@ impl Store {
     /// Shows a document that stands for pods. Does nothing if it is unchanged.
     pub fn upsert_workload(&self, kind: WorkloadKind, document: &Value) {
         let metadata: ObjectMeta = read_object(&document["metadata"]).unwrap_or_default();
-        let object = Object::new(&metadata, Vec::new());
+        let object = Object::new(&metadata);
         self.upsert(Kind::Workloads(kind), object, |version| {
             let mut document = document.clone();
             document["metadata"]["resourceVersion"] = version.to_string().into();
@@ -362,17 +338,13 @@ impl Store {
         receiver
     }
 
-    fn set_all<T>(
-        &self,
-        kind: Kind,
-        items: &[T],
-        fields: impl Fn(&T) -> Vec<(&'static str, String)>,
-    ) where
+    fn set_all<T>(&self, kind: Kind, items: &[T])
+    where
         T: Metadata<Ty = ObjectMeta> + serde::Serialize + Clone,
     {
         let mut wanted = BTreeSet::new();
         for item in items {
-            let object = Object::new(item.metadata(), fields(item));
+            let object = Object::new(item.metadata());
             wanted.insert(object.key.clone());
             self.upsert(kind, object, |version| {
                 let mut item = item.clone();

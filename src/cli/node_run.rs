@@ -8,8 +8,10 @@ use super::upgrade;
 use crate::config::Files;
 use crate::layout::Layout;
 use crate::node::{self, StartError};
+use crate::sys::allocator;
 
 pub(super) fn run(args: RunArgs) -> Result<ExitCode> {
+    allocator::start_again_tuned();
     upgrade::undo_if_cut_off(args.root.as_deref().unwrap_or(&Layout::default().root));
     let files = Files::new(args.config.clone(), args.config_dir.clone());
     let flags = flags::given(args)?;

@@ -29,7 +29,7 @@ use super::staging::Staging;
 use super::store::{LayerRecord, RECIPE};
 use super::tar_reader::{TarReader, broken};
 use super::unpack::Unpacker;
-use crate::sys::{clock, process};
+use crate::sys::{allocator, clock};
 
 /// The maximum of layers that are unpacked at once.
 const MAX_THREADS: usize = 3;
@@ -98,7 +98,7 @@ impl Workshop<'_> {
         report: &mut Report<'_>,
     ) -> Result<(), ImageError> {
         // Each heap of a thread would reserve 64 MiB of the worker's address space.
-        process::one_arena();
+        allocator::one_arena();
         let (say, heard) = channel();
         if arriving {
             listen(say.clone())?;

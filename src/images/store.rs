@@ -33,7 +33,7 @@ use super::oci::{self, ConfigFile, ImageConfig};
 use super::preload;
 use super::trust::{Demand, Origin, Signature, TrustError};
 
-use crate::sys::{file, process};
+use crate::sys::{allocator, file};
 use crate::types::image_access::Accesses;
 use crate::types::{Gather, InOrder};
 
@@ -144,7 +144,7 @@ fn forget(references: BTreeMap<String, String>) {
     let many = references.len() >= MANY_NAMES;
     drop(references);
     if many {
-        process::trim_memory();
+        allocator::trim();
     }
 }
 

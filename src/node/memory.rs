@@ -1,7 +1,7 @@
 //! Free memory inside the heap, returned to the system after large work. The allocator by itself returns only what
 //! is free at the heap's end. No timer is needed: small work adds up until a trim is worth it.
 
-use crate::sys::process;
+use crate::sys::allocator;
 
 /// Bytes freed before the next trim. A trim costs about as much as freeing this did.
 pub(super) const LARGE: u64 = 1 << 20;
@@ -30,6 +30,6 @@ impl Freed {
     /// Returns free memory to the system.
     pub(super) fn give_back(&mut self) {
         self.0 = 0;
-        process::trim_memory();
+        allocator::trim();
     }
 }

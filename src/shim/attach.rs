@@ -8,7 +8,7 @@ use super::container::Container;
 use super::pod::{Answer, Pod, unknown};
 use super::protocol::{AttachRequest, Reply};
 use super::tap::Tap;
-use crate::sys::process;
+use crate::sys::allocator;
 
 impl Pod {
     /// Attaches a connection.
@@ -72,7 +72,7 @@ impl Pod {
             let before = taps.len();
             taps.retain(|tap| tap.connection != connection);
             if taps.len() < before {
-                process::trim_memory();
+                allocator::trim();
             }
         }
     }

@@ -29,7 +29,7 @@ use crate::chain;
 use crate::layout;
 use crate::sys::cgroup::{self, Hierarchy};
 use crate::sys::file;
-use crate::sys::{clock, process, tree};
+use crate::sys::{allocator, clock, process, tree};
 use crate::types::{Stamp, Time, Wall};
 
 /// The shim's state of one container: its newest attempt.
@@ -312,7 +312,7 @@ fn start_time(pid: i32) -> io::Result<u64> {
 fn process_restored() {
     let _ = std::env::set_current_dir("/");
     setup::restore_oom_score();
-    process::trim_memory();
+    allocator::trim();
 }
 
 /// Kills a child and waits for it.

@@ -14,7 +14,7 @@ use super::pod::{Ended, Pod};
 use super::protocol::{FailedStep, Message, Reply, Request};
 use super::{ShimError, warn};
 use crate::chain;
-use crate::sys::clock;
+use crate::sys::{allocator, clock};
 
 /// A shim that holds nothing and has had no connection leaves after this time.
 const LONELY_MS: u64 = 60_000;
@@ -58,7 +58,7 @@ pub(super) fn serve(pod: Pod, listener: UnixListener, signals: SignalFd) -> Resu
         leaving: false,
     };
     let lonely_at = clock::boot_ms() + LONELY_MS;
-    crate::sys::process::trim_memory();
+    allocator::trim();
     loop {
         let lonely = server.accepted == 0 && clock::boot_ms() >= lonely_at;
         if lonely || (server.leaving && !server.pod.is_running()) {

@@ -18,7 +18,7 @@ use super::user_namespace::Users;
 use super::warn;
 use crate::sys::cgroup::{self, Hierarchy};
 use crate::sys::file;
-use crate::sys::{mount, process, root_mount, signals};
+use crate::sys::{allocator, mount, process, root_mount, signals};
 
 /// The shim's `oom_score_adj`: the last to be killed, like the kubelet's sandbox.
 const OOM_SCORE_ADJ: &str = "-998";
@@ -44,7 +44,7 @@ pub(super) fn enter(config: &ShimConfig) -> Result<(Vec<Hierarchy>, Option<Users
     if joined == 0 {
         return Err(ShimError::NoCgroup(group));
     }
-    process::tune_allocator();
+    allocator::tune();
     // Containers inherit it, whatever umask the agent had.
     nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
     process::set_name(c"coracle-shim");

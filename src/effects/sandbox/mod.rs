@@ -39,7 +39,7 @@ use crate::network::{Network, NetworkError};
 use crate::shim::protocol::ShimConfig;
 use crate::spec::{IdRange, PodSpec, PodUid};
 use crate::sys::file::{self, Durability};
-use crate::sys::tree;
+use crate::sys::{allocator, tree};
 use crate::types::Gather;
 
 pub use container::{ContainerOrder, PrepareError, start_request};
@@ -265,6 +265,7 @@ impl Sandboxes {
             .arg(run.shim_config())
             .env_clear()
             .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+            .env(allocator::TUNABLES.0, allocator::TUNABLES.1)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(log)

@@ -49,7 +49,7 @@ use crate::plan::workload::Workloads;
 use crate::plan::workload::revisions::Histories;
 use crate::plan::{Agenda, Event, NodeState};
 use crate::spec::{PodSpec, Reason};
-use crate::sys::{file, mount, notify, process};
+use crate::sys::{allocator, file, mount, notify};
 use crate::types::black_box::Entry;
 
 thread_local! {
@@ -159,7 +159,7 @@ fn start(files: Files, flags: Vec<Flag>) -> Result<Started, StartError> {
     if !nix::unistd::geteuid().is_root() {
         return Err(StartError::NotRoot);
     }
-    process::tune_allocator();
+    allocator::tune();
     logging::start();
     let sources = Sources::read(files, flags)?;
     let mut manager = Manager::of_this_service();

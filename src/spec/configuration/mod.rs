@@ -237,14 +237,6 @@ impl Object {
         Self::Namespace(accepted::active(name))
     }
 
-    /// The type of a Secret.
-    pub fn secret_type(&self) -> Option<&str> {
-        match self {
-            Self::Secret(secret) => secret.0.type_.as_deref(),
-            _ => None,
-        }
-    }
-
     /// Whether its content cannot change.
     pub fn is_immutable(&self) -> bool {
         match self {
