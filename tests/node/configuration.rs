@@ -266,7 +266,7 @@ fn folders_but(folder: &Path, without: &'static [&str]) -> impl Iterator<Item = 
 }
 
 /// The agent and its shims: the processes that have its folder in their command line.
-fn processes_of(agent: &Agent) -> Vec<i32> {
+pub(super) fn processes_of(agent: &Agent) -> Vec<i32> {
     let folder = agent.root.to_str().expect("utf-8").as_bytes().to_vec();
     let all = procfs::process::all_processes().expect("/proc").flatten();
     let ours = all.filter(|process| {

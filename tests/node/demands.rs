@@ -137,6 +137,20 @@ fn memory_is_returned_after_images_with_many_names_were_shown() {
 }
 
 #[test]
+fn the_allocator_is_tuned_in_the_agent_and_in_shims_but_not_in_containers() {
+    let agent = Agent::start();
+    let script = "echo tunables=$GLIBC_TUNABLES; exec sleep 1000";
+    agent.write("p.yaml", &shell_pod("p", script, "", ""));
+    agent.wait_running("p");
+    agent.wait_line("p", "tunables=");
+    for pid in configuration::processes_of(&agent) {
+        let found = fs::read(format!("/proc/{pid}/environ")).expect("it runs");
+        let found = String::from_utf8_lossy(&found).into_owned();
+        assert!(found.contains("glibc.malloc.tcache_count=0"), "{found}");
+    }
+}
+
+#[test]
 fn a_dry_run_of_a_deletion_changes_nothing() {
     let agent = Agent::start();
     agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
