@@ -25,7 +25,7 @@ fn fixtures() -> Vec<PathBuf> {
 
 /// The spec without its manifest, which is shown separately, as YAML.
 fn render(pod: &PodSpec) -> String {
-    let manifest = serde_yaml::to_string(&*pod.manifest).unwrap();
+    let manifest = serde_yaml::to_string(&pod.manifest.pod()).unwrap();
     let bare = PodSpec {
         manifest: Arc::default(),
         ..pod.clone()
@@ -126,7 +126,7 @@ fn an_admitted_pod_reads_back_the_same() {
             continue;
         };
         for pod in found.pods {
-            let json = pod.manifest.json();
+            let json = pod.manifest.json().into_bytes();
             let again = convert::admitted(&json).unwrap_or_else(|errors| panic!("{errors:?}"));
             assert_eq!(again, pod, "{}", path.display());
         }

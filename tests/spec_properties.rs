@@ -253,7 +253,7 @@ proptest! {
             Ok(pods) => for pod in pods {
                 let manifest = Manifest::from(pod.manifest.pod());
                 prop_assert_eq!(&manifest, &*pod.manifest);
-                let json = pod.manifest.json();
+                let json = pod.manifest.json().into_bytes();
                 prop_assert_eq!(convert::admitted(&json).unwrap(), pod);
             },
             Err(errors) => for error in errors {

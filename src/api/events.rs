@@ -79,7 +79,7 @@ impl ObjectKind {
 pub(crate) struct EventRing {
     /// The node's name.
     pub(crate) host: String,
-    /// Compares events. Its keys are random, because containers choose parts of messages.
+    /// To compare events by hash. Its keys are random, because containers choose parts of messages.
     hashes: RandomState,
     /// Ordered by the last occurrence.
     seen: VecDeque<Seen>,
@@ -174,8 +174,8 @@ impl EventRing {
 
     /// Restores events from lines, oldest first. A torn or broken line loses only its event.
     pub(crate) fn restore(&mut self, lines: &[u8]) {
-        let text = String::from_utf8_lossy(lines);
-        for text in text.split('\n') {
+        for text in lines.split(|byte| *byte == b'\n') {
+            let text = std::str::from_utf8(text).unwrap_or_default();
             let Ok(line) = serde_json::from_str::<Line>(text) else {
                 continue;
             };

@@ -11,7 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::types::InOrder;
+use crate::types::{Gather, InOrder};
 
 /// Limit of removals that are kept for watchers that come back.
 const MAX_REMOVED: usize = 256;
@@ -56,11 +56,14 @@ impl Object {
         }
         #[derive(Default, Deserialize)]
         struct Metadata {
-            #[serde(default)]
-            labels: BTreeMap<String, String>,
+            labels: Option<BTreeMap<String, Option<String>>>,
         }
         let read: Labelled = serde_json::from_slice(&self.json).unwrap_or_default();
-        read.metadata.labels
+        let labels = read.metadata.labels.into_iter().flatten();
+        // A document may have `null` for an empty value.
+        labels
+            .map(|(name, value)| (name, value.unwrap_or_default()))
+            .gather()
     }
 
     /// Returns the object with its current version in the metadata: the JSON of a removed object has the version

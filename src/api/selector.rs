@@ -242,8 +242,10 @@ mod tests {
             ..ObjectMeta::default()
         };
         let mut object = Object::new(&meta);
+        let mut metadata = serde_json::to_value(&meta).unwrap();
+        metadata["labels"]["bare"] = Value::Null;
         let json = serde_json::json!({
-            "metadata": meta, "spec": { "restartPolicy": "Never" }, "status": { "phase": "Running" },
+            "metadata": metadata, "spec": { "restartPolicy": "Never" }, "status": { "phase": "Running" },
         });
         object.json = json.to_string().into();
         object
@@ -257,6 +259,7 @@ mod tests {
             ("labelSelector=app+in+(db,web),!gone", true),
             ("labelSelector=app+notin+(db,web)", false),
             ("labelSelector=tier", true),
+            ("labelSelector=bare,app=web", true),
             ("labelSelector=missing!=x", true),
             ("fieldSelector=status.phase%3DRunning", true),
             ("fieldSelector=metadata.name!=web", false),

@@ -104,7 +104,12 @@ async fn recover_network(tools: &Tools, recovered: &mut [Recovered]) {
 /// Writes the manifest of a pod as it is admitted now; `false` if that has to be tried again.
 pub(super) fn write_manifest(layout: &Layout, spec: &PodSpec) -> bool {
     let path = layout.pod_run(&spec.uid).manifest();
-    match file::replace(&path, &spec.manifest.json(), 0o600, Durability::Process) {
+    match file::replace(
+        &path,
+        spec.manifest.json().as_bytes(),
+        0o600,
+        Durability::Process,
+    ) {
         Ok(()) => true,
         // Its sandbox has no folder yet: the task that makes it writes this.
         Err(error) if error.kind() == io::ErrorKind::NotFound => true,

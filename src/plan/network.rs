@@ -73,7 +73,7 @@ fn entry(pod: &PodState, ips: &[IpAddr]) -> PodEntry {
         key: pod.spec.key.clone(),
         ips: ips.to_vec(),
         hostname: pod.spec.hostname.clone(),
-        subdomain: pod.spec.given_subdomain().map(str::to_owned),
+        subdomain: pod.spec.given_subdomain.clone(),
         ready: is_ready(pod),
     }
 }
@@ -108,7 +108,7 @@ fn counts(service: &ServiceSpec, pod: &PodState) -> bool {
 }
 
 fn own_name<'p>(service: &ServiceSpec, pod: &'p PodSpec) -> Option<&'p str> {
-    let here = pod.given_subdomain() == Some(service.key.name.as_str());
+    let here = pod.given_subdomain.as_deref() == Some(service.key.name.as_str());
     pod.given_hostname.as_deref().filter(|_| here)
 }
 

@@ -307,6 +307,11 @@ fn an_endpoint_has_a_name_only_with_hostname_and_this_service_as_subdomain() {
         ("subdomain: s", None, Some("s")),
         ("{hostname: web-0, subdomain: other}", None, Some("other")),
         ("{hostname: web-0, subdomain: s}", Some("web-0"), Some("s")),
+        (
+            "{hostname: web-0, subdomain: s, hostnameOverride: other}",
+            Some("web-0"),
+            Some("s"),
+        ),
     ] {
         let lines = more.trim_matches(['{', '}']).replace(", ", "\n  ");
         let text = pod("a", "app: web", &lines) + &service("s", WEB);
@@ -316,7 +321,11 @@ fn an_endpoint_has_a_name_only_with_hostname_and_this_service_as_subdomain() {
         assert_eq!(node.endpoints("s")[0].hostname.as_deref(), name, "{more}");
         let entry = node.view().pods.remove(0);
         assert_eq!(entry.subdomain.as_deref(), subdomain, "{more}");
-        let own = if more.contains("web-0") { "web-0" } else { "a" };
+        let own = match more {
+            more if more.contains("Override") => "other",
+            more if more.contains("web-0") => "web-0",
+            _ => "a",
+        };
         assert_eq!(entry.hostname, own, "{more}");
     }
 }

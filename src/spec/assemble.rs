@@ -99,6 +99,7 @@ fn identified(
         share_processes: spec.share_process_namespace == Some(true),
         hostname: host_name.hostname,
         given_hostname: given(&spec.hostname),
+        given_subdomain: given(&spec.subdomain),
         subdomain: host_name.subdomain,
         hostname_as_fqdn: spec.set_hostname_as_fqdn == Some(true),
         host_aliases,

@@ -46,9 +46,10 @@ pub fn object<T: DeserializeOwned>(json: &serde_json::Value) -> Option<T> {
     decode(&value?.ok()?, &Path::Root, &Report::admitted())
 }
 
-/// Reads an object from the JSON that was written from it, with the same reader.
+/// Reads an object from the JSON that was written from it, with the same reader. Its file was bounded; defaults have been
+/// added since.
 pub(super) fn again<T: DeserializeOwned>(json: &str) -> Option<T> {
-    let left = Cell::new(MAX_VALUES);
+    let left = Cell::new(usize::MAX);
     let mut text = serde_json::Deserializer::from_str(json);
     let value = Reader { left: &left }.deserialize(&mut text).ok()?;
     decode(&value, &Path::Root, &Report::admitted())

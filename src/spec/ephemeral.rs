@@ -350,7 +350,7 @@ mod tests {
     #[test]
     fn an_admitted_pod_keeps_ephemeral_containers_and_no_manifest_may_have_any() {
         let with = add(&pod(), r#"[{"name": "d", "image": "i"}]"#).expect("valid");
-        let json = with.manifest.json();
+        let json = with.manifest.json().into_bytes();
         assert_eq!(admitted(&json).expect("valid"), with);
         let context = ConvertContext::of("n");
         let text = format!("{POD}  ephemeralContainers: [{{name: d, image: i}}]\n");

@@ -1,11 +1,13 @@
 //! A pod's manifest, kept small: Kubernetes' types take eight kilobytes of memory for a pod of one container, most of
-//! them for fields that are not set. Its text takes some hundred bytes, and is read again where it is needed.
+//! them for fields that are not set. Its text takes a few hundred bytes, and is read again where it is needed.
 
 use std::fmt;
 
+use k8s_openapi::Resource as _;
 use k8s_openapi::api::core::v1::{Pod, PodSpec, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
+use serde_json::value::RawValue;
 
 use super::decode;
 
@@ -43,8 +45,25 @@ impl Manifest {
     }
 
     /// Returns all of it in JSON.
-    pub fn json(&self) -> Vec<u8> {
-        serde_json::to_vec(self).expect("a pod is plain data")
+    pub fn json(&self) -> String {
+        #[derive(Serialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Written<'m> {
+            api_version: &'static str,
+            kind: &'static str,
+            metadata: &'m ObjectMeta,
+            spec: &'m RawValue,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            status: Option<&'m PodStatus>,
+        }
+        let written = Written {
+            api_version: Pod::API_VERSION,
+            kind: Pod::KIND,
+            metadata: &self.metadata,
+            spec: serde_json::from_str(&self.spec).expect("it is JSON"),
+            status: self.status.as_deref(),
+        };
+        serde_json::to_string(&written).expect("a pod is plain data")
     }
 }
 
@@ -67,12 +86,6 @@ impl From<Pod> for Manifest {
 fn text(spec: &PodSpec) -> Box<str> {
     let text = serde_json::to_string(spec).expect("a spec is plain data");
     text.into_boxed_str()
-}
-
-impl Serialize for Manifest {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.pod().serialize(serializer)
-    }
 }
 
 impl fmt::Debug for Manifest {

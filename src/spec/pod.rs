@@ -114,6 +114,8 @@ pub struct PodSpec {
     pub hostname: String,
     /// `spec.hostname` as written, if it is not empty.
     pub given_hostname: Option<String>,
+    /// `spec.subdomain` as written, if it is not empty.
+    pub given_subdomain: Option<String>,
     /// `<subdomain>.<namespace>.svc.<clusterDomain>` when `subdomain` is set; `None` otherwise. Without the cluster
     /// domain, which the node knows: `<subdomain>.<namespace>.svc`.
     pub subdomain: Option<String>,
@@ -157,7 +159,7 @@ pub struct PodSpec {
     pub placement: Placement,
     /// `spec.preemptionPolicy` is not `Never`.
     pub may_preempt: bool,
-    /// It may start while the node is short of memory: it tolerates the taint that another node would have then.
+    /// It may start while the node is short of memory: it tolerates the taint that Kubernetes would give the node then.
     pub tolerates_memory_pressure: bool,
     /// `spec.enableServiceLinks`: its containers have the variables of services.
     pub service_links: bool,
@@ -194,12 +196,6 @@ impl PodSpec {
     pub fn lasting_containers(&self) -> impl Iterator<Item = &ContainerSpec> {
         let sidecars = self.init_containers.iter().filter(|c| c.is_sidecar());
         self.containers.iter().chain(sidecars)
-    }
-
-    /// `spec.subdomain` as written; [`PodSpec::subdomain`] is the effective one.
-    pub fn given_subdomain(&self) -> Option<&str> {
-        let (given, _) = self.subdomain.as_deref()?.split_once('.')?;
-        Some(given)
     }
 
     /// `metadata.labels`.

@@ -94,8 +94,7 @@ impl PodSpec {
 
     /// Its manifest, from which [`super::convert::admitted`] makes it again.
     pub fn text(&self) -> Arc<str> {
-        let text = serde_json::to_string(&*self.manifest);
-        text.expect("a pod is plain data").into()
+        self.manifest.json().into()
     }
 }
 

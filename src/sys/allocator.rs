@@ -1,21 +1,21 @@
-//! The memory allocator's settings, and memory returned to the system. A program that stays for months keeps little that
-//! it does not use.
+//! The memory allocator's settings, and memory returned to the system. A program that runs for months should keep little
+//! memory that it does not use.
 
-use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::ffi::{CString, OsStr};
+use std::os::unix::ffi::OsStrExt as _;
 
 use super::process;
 
-/// Settings that the C library reads from the environment when a program starts; there is no other way to set them. No
-/// thread keeps freed memory for itself, as the pages around each piece could not be returned then (a third of an
-/// agent's memory); nor are stacks of ended threads kept.
+/// Settings that the C library reads from the environment when a program starts; there is no other way to set them.
+/// Threads do not cache freed memory: cached pieces would keep the pages around them from being returned, a third of an
+/// agent's memory. Stacks of ended threads are not cached either.
 pub const TUNABLES: (&str, &str) = (
     "GLIBC_TUNABLES",
     "glibc.malloc.tcache_count=0:glibc.pthread.stack_cache_size=0",
 );
 
-/// Starts this program again in its own place, with [`TUNABLES`]. Returns if it has them, or other ones, or if it cannot
-/// be started. To be called before any thread exists.
+/// Starts this program again in its own place, with [`TUNABLES`]. Returns if the variable is already set, to these or other
+/// settings, or if the program cannot be started. To be called before any thread exists.
 pub fn start_again_tuned() {
     let (name, value) = TUNABLES;
     if std::env::var_os(name).is_some() {
@@ -23,12 +23,25 @@ pub fn start_again_tuned() {
         process::unset_env(name);
         return;
     }
-    let mut arguments = std::env::args_os();
-    if let (Ok(program), Some(own_name)) = (std::env::current_exe(), arguments.next()) {
-        let mut command = Command::new(program);
-        command.arg0(own_name).args(arguments).env(name, value);
-        // It only returns after a failure, and without the settings more memory is used, which is no reason to end.
-        let _ = command.exec();
+    // SAFETY: getauxval has no preconditions.
+    let filtered = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
+    if filtered {
+        // The variable would not arrive, and this would never end.
+        return;
+    }
+    let text = |text: &OsStr| CString::new(text.as_bytes());
+    let arguments: Result<Vec<_>, _> = std::env::args_os().map(|word| text(&word)).collect();
+    let pairs =
+        std::env::vars_os().map(|(name, value)| [name, "=".into(), value].join(OsStr::new("")));
+    let tuned = format!("{name}={value}");
+    let environment = pairs.chain([tuned.into()]).map(|pair| text(&pair));
+    let environment: Result<Vec<_>, _> = environment.collect();
+    if let (Ok(program), Ok(arguments), Ok(environment)) =
+        (std::env::current_exe(), arguments, environment)
+        && let Ok(program) = text(program.as_os_str())
+    {
+        // It only returns after a failure. Without the settings more memory is used, which is no reason to end.
+        let _ = process::exec(&program, &arguments, &environment);
     }
 }
 

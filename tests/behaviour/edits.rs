@@ -230,7 +230,7 @@ fn another_image_behind_the_same_name_is_an_edit_and_the_same_image_is_none() {
         one.with_pins(&pins(&[("img:1", "a"), ("other:1", "b")])),
         None
     );
-    let json = one.manifest.json();
+    let json = one.manifest.json().into_bytes();
     assert_eq!(admitted(&json).expect("valid"), one);
     // A manifest that has the annotation pins nothing.
     let annotated = POD.replacen(

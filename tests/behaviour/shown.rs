@@ -338,7 +338,7 @@ fn an_endpoint_has_the_pods_host_name_in_the_services_domain() {
         let mut spec = pod("u1", "p", RestartPolicy::Always, &["c"]);
         spec.hostname = "own".into();
         spec.given_hostname = Some("own".into());
-        spec.subdomain = subdomain.map(|name| format!("{name}.default.svc"));
+        spec.given_subdomain = subdomain.map(str::to_owned);
         let mut wanted = desired(&[&Arc::new(spec)]);
         let service = service("s", true);
         wanted.services = [(service.key.clone(), Arc::new(service))].into();

@@ -201,7 +201,7 @@ pub fn manifests(input: &[u8]) -> usize {
         Ok(found) => {
             for pod in &found.pods {
                 // A stored manifest of an admitted pod is read again after an agent restart.
-                let bytes = pod.manifest.json();
+                let bytes = pod.manifest.json().into_bytes();
                 let again = convert::admitted(&bytes).expect("it was admitted");
                 assert_eq!(again.key, pod.key);
             }

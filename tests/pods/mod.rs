@@ -74,6 +74,7 @@ pub(crate) fn pod(uid: &str, name: &str, policy: RestartPolicy, containers: &[&s
         own_users: false,
         hostname: name.into(),
         given_hostname: None,
+        given_subdomain: None,
         subdomain: None,
         hostname_as_fqdn: false,
         host_aliases: vec![],

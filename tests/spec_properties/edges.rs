@@ -380,7 +380,7 @@ fn a_pod_that_violates_the_nodes_standard_is_an_error_with_its_place_beside_all_
         &CONTEXT,
     );
     let pod = &pods.expect("valid elsewhere").pods[1];
-    let json = pod.manifest.json();
+    let json = pod.manifest.json().into_bytes();
     assert_eq!(convert::admitted(&json).expect("admitted").key.name, "b");
 }
 

@@ -146,6 +146,6 @@ fn each_pod_made_from_a_template_has_a_uid_of_its_own() {
         again.manifest.metadata.uid.as_deref(),
         Some(previous.as_str())
     );
-    let json = again.manifest.json();
+    let json = again.manifest.json().into_bytes();
     assert_eq!(convert::admitted(&json).unwrap(), again);
 }

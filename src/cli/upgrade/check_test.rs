@@ -70,8 +70,13 @@ fn only_whole_static_programs_of_this_machine_run_here() {
         bytes[at] = byte;
         bytes
     };
+    // Where the header has the place of the segments, and what the other machine is called.
+    let (at, length, other) = match cfg!(target_pointer_width = "64") {
+        true => (32, 8, "it is for riscv64"),
+        false => (28, 4, "it is for machine 243 with 32 bits"),
+    };
     for (what, bytes, wanted) in [
-        ("another machine", with(18, 0xf3), "it is for riscv64"),
+        ("another machine", with(18, 0xf3), other),
         ("big endian", with(5, 2), "no program of Linux"),
         ("a library or object", with(16, 1), "no program of Linux"),
         ("text", b"#!/bin/sh\n".to_vec(), "no program of Linux"),
@@ -81,7 +86,7 @@ fn only_whole_static_programs_of_this_machine_run_here() {
     }
     // A segment that names an interpreter.
     let mut linked = own.clone();
-    let at = usize::try_from(number(&own, 32, 8).unwrap()).unwrap();
+    let at = usize::try_from(number(&own, at, length).unwrap()).unwrap();
     linked[at] = 3;
     assert_eq!(runs_here(&linked, &own), Err("it is not static".to_owned()));
     // Whatever the header says, nothing panics.

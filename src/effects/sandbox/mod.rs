@@ -210,7 +210,7 @@ impl Sandboxes {
         tree::remove(&layers).map_err(|source| access("remove", &layers, source))?;
         let finished = run.finished();
         file::remove_file(&finished).map_err(|source| access("remove", &finished, source))?;
-        write(&run.manifest(), &spec.manifest.json(), 0o600)?;
+        write(&run.manifest(), spec.manifest.json().as_bytes(), 0o600)?;
         let sources = volume::Sources {
             configuration: &self.configuration,
             node,
