@@ -87,7 +87,7 @@ fn only_whole_static_programs_of_this_machine_run_here() {
     // A segment that names an interpreter.
     let mut linked = own.clone();
     let at = usize::try_from(number(&own, at, length).unwrap()).unwrap();
-    linked[at] = 3;
+    linked[at..at + 4].copy_from_slice(&3_u32.to_le_bytes());
     assert_eq!(runs_here(&linked, &own), Err("it is not static".to_owned()));
     // Whatever the header says, nothing panics.
     for at in 0..64 {
