@@ -99,7 +99,7 @@ struct Seen {
     combined: bool,
     /// A hash of all but message and time.
     about: u64,
-    /// A hash of the message.
+    /// A hash of the message; that of a combined event is never compared.
     message: u64,
     /// Its [`Line`], with the newline.
     line: Box<str>,
@@ -136,7 +136,7 @@ impl EventRing {
                 .gather(),
             ..record.clone()
         };
-        let (about, message) = self.hashes(&record);
+        let hashes @ (about, message) = self.hashes(&record);
         let same = |old: &Seen| !old.combined && old.message == message && old.about == about;
         let mut known = self.seen.iter().rposition(same);
         let mut combined = false;
@@ -167,7 +167,7 @@ impl EventRing {
         text.push('\n');
         Recorded {
             event: line.event(&self.host),
-            forgotten: self.add(&line, text.as_str().into()),
+            forgotten: self.add(&line, hashes, text.as_str().into()),
             line: text,
         }
     }
@@ -182,7 +182,7 @@ impl EventRing {
             self.serial = self.serial.max(line.serial);
             let known = self.seen.iter().rposition(|s| s.serial == line.serial);
             known.and_then(|index| self.take(index));
-            self.add(&line, format!("{text}\n").into());
+            self.add(&line, self.hashes(&line.record), format!("{text}\n").into());
         }
         self.seen.shrink_to_fit();
     }
@@ -232,8 +232,7 @@ impl EventRing {
     }
 
     /// Appends an event and drops the oldest beyond the limits.
-    fn add(&mut self, line: &Line, text: Box<str>) -> Vec<Key> {
-        let (about, message) = self.hashes(&line.record);
+    fn add(&mut self, line: &Line, (about, message): (u64, u64), text: Box<str>) -> Vec<Key> {
         self.bytes += text.len();
         self.seen.push_back(Seen {
             serial: line.serial,

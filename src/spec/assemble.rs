@@ -98,8 +98,8 @@ fn identified(
         own_users: spec.host_users == Some(false),
         share_processes: spec.share_process_namespace == Some(true),
         hostname: host_name.hostname,
-        given_hostname: given(&spec.hostname),
-        given_subdomain: given(&spec.subdomain),
+        given_hostname: host_name.given_hostname,
+        given_subdomain: host_name.given_subdomain,
         subdomain: host_name.subdomain,
         hostname_as_fqdn: spec.set_hostname_as_fqdn == Some(true),
         host_aliases,
@@ -121,7 +121,7 @@ fn identified(
         tolerates_memory_pressure: placement::tolerates_memory_pressure(spec),
         service_links: spec.enable_service_links != Some(false),
         pull_secrets: pull_secrets::of_manifest(spec),
-        service_account: given(&spec.service_account_name),
+        service_account: (spec.service_account_name.clone()).filter(|name| !name.is_empty()),
         init_containers,
         containers,
         ephemeral_containers: Vec::new(),
@@ -129,10 +129,6 @@ fn identified(
         warnings,
         manifest: Arc::new(with_foreign_conditions(pod).into()),
     })
-}
-
-fn given(text: &Option<String>) -> Option<String> {
-    text.clone().filter(|text| !text.is_empty())
 }
 
 fn key(metadata: &ObjectMeta) -> PodKey {

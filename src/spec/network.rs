@@ -123,6 +123,10 @@ pub(crate) struct HostName {
     pub(crate) hostname: String,
     /// `<subdomain>.<namespace>.svc`.
     pub(crate) subdomain: Option<String>,
+    /// `hostname` as written, if it is not empty.
+    pub(crate) given_hostname: Option<String>,
+    /// `subdomain` as written, if it is not empty.
+    pub(crate) given_subdomain: Option<String>,
 }
 
 /// Validates and converts `hostname`, `subdomain` and `hostnameOverride`.
@@ -162,14 +166,19 @@ pub(crate) fn host_name(
         return HostName {
             hostname: chosen,
             subdomain: None,
+            given_hostname: hostname,
+            given_subdomain: subdomain,
         };
     }
     let full = hostname.as_deref().unwrap_or(name);
     // Names are ASCII by now, or an error was reported.
     let cut: String = full.chars().take(63).collect();
+    let qualified = |subdomain| format!("{subdomain}.{namespace}.svc");
     HostName {
         hostname: cut.trim_end_matches(['-', '.']).to_owned(),
-        subdomain: subdomain.map(|subdomain| format!("{subdomain}.{namespace}.svc")),
+        subdomain: subdomain.as_deref().map(qualified),
+        given_hostname: hostname,
+        given_subdomain: subdomain,
     }
 }
 

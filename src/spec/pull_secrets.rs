@@ -3,9 +3,10 @@
 
 use std::borrow::Cow;
 
+use k8s_openapi::api::core::v1::PodSpec as Written;
+
 use super::configuration::{Configuration, Object, ObjectKey, ObjectKind};
 use super::pod::PodSpec;
-use k8s_openapi::api::core::v1::PodSpec as Written;
 
 /// What pull secrets have.
 #[derive(Debug, Default)]
