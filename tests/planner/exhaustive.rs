@@ -18,7 +18,7 @@ mod pods;
 #[path = "exhaustive/stories.rs"]
 mod stories;
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
@@ -82,6 +82,18 @@ enum Work {
     Cordon,
 }
 
+impl Story {
+    /// Whether the same is known and under way as in the other story.
+    fn knows_as(&self, other: &Story) -> bool {
+        let under_way = |s: &Story| (s.wanted, s.going, s.probing.len(), s.hooking.len());
+        let (a, b) = (&self.state, &other.state);
+        under_way(self) == under_way(other)
+            && (&a.settings, &a.desired) == (&b.settings, &b.desired)
+            && (&a.shutdown, &a.cordon) == (&b.shutdown, &b.cordon)
+            && a.pods == b.pods
+    }
+}
+
 struct Search {
     spec: Arc<PodSpec>,
     /// The pod with a container added to it, in stories where one is added.
@@ -92,7 +104,8 @@ struct Search {
     work: Work,
     /// Whether the node may lose all of its room, and get it back.
     shortages: bool,
-    seen: HashSet<(u32, u64)>,
+    /// What has been told, each with the most events that followed it.
+    told: HashMap<u64, u32>,
     stories: usize,
 }
 
@@ -211,12 +224,22 @@ impl Search {
 
     fn tell(&mut self, story: &Story, depth: u32) {
         self.stories += 1;
-        if depth == 0 || !self.seen.insert((depth, fingerprint(story))) {
+        if depth == 0 {
             return;
         }
+        let told = self.told.entry(fingerprint(story)).or_default();
+        if *told >= depth {
+            return;
+        }
+        *told = depth;
         for event in self.next(story) {
             let mut next = story.clone();
             self.apply(&mut next, &event);
+            // Nothing can come of what changed nothing: `decide` has found nothing more to do.
+            if next.knows_as(story) {
+                self.stories += 1;
+                continue;
+            }
             self.decide(&mut next);
             self.tell(&next, depth - 1);
         }
@@ -324,7 +347,7 @@ impl Search {
                 ..
             } | Event::Node(NodeFact::DesiredChanged(_))
         );
-        if fact {
+        if fact && before != story.state.pods {
             let mut twice = story.state.clone();
             twice.apply(event, at(story.now));
             assert_eq!(

@@ -49,7 +49,7 @@ fn search_with(spec: PodSpec, others: [Option<PodSpec>; 2], work: Work, depth: u
         edited,
         work,
         shortages,
-        seen: HashSet::new(),
+        told: HashMap::new(),
         stories: 0,
     };
     search.decide(&mut story);
