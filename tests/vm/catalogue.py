@@ -58,6 +58,8 @@ def prepare(machine, scenario):
 
 def install(machine):
     """Installs coracle as a user would."""
+    # The boot does not wait for these disks.
+    machine.run("systemctl start payload.mount var-lib-coracle.mount", seconds=90)
     machine.run("mkdir -p /etc/coracle/images && cp /payload/images/* /etc/coracle/images/")
     machine.run("/payload/coracle install --now", seconds=90)
     machine.until("the image to be imported", "coracle get images", lambda out: "busybox" in out)

@@ -56,3 +56,4 @@ def pods_reach_each_other_and_are_reached_at_host_ports(vm):
     vm.until("the pod to go", "coracle get pods -o name", lambda out: "web" not in out)
     if vm.run(f"timeout 2 busybox wget -q -O - http://{HOST}:8088/health", check=False).status == 0:
         raise Failed("the host port answers without its pod")
+    vm.run("ip link delete up0")
