@@ -49,7 +49,7 @@ pub(super) fn conflicts(
     }
     for (key, _) in candidate.configuration.iter() {
         for (path, loaded) in others {
-            if loaded.configuration.contains(key) {
+            if candidate.configuration.clashes(&loaded.configuration, key) {
                 say(key.to_string(), path);
             }
         }
@@ -108,10 +108,11 @@ pub(super) fn forbidden_changes(
 }
 
 /// Why `candidate` may not take effect: it makes a claim smaller that is bound to a directory of its own. `capacity` is the
-/// size of such a claim, by namespace and name.
-pub(super) fn shrunk_claims(
+/// size of such a claim, by namespace and name. A template's claim for which one of the `others` has a document is as that says.
+pub(super) fn shrunk_claims<'l>(
     path: &Path,
     candidate: &Loaded,
+    others: impl Iterator<Item = &'l Loaded> + Clone,
     capacity: impl Fn(&str, &str) -> Option<String>,
 ) -> Vec<String> {
     let bytes = |written: &str| Quantity::parse(written).map_or(0, Quantity::ceil);
@@ -119,6 +120,10 @@ pub(super) fn shrunk_claims(
         let Object::Claim(claim) = &**object else {
             return None;
         };
+        let written = |other: &Loaded| other.configuration.writes(key);
+        if !candidate.configuration.writes(key) && others.clone().any(written) {
+            return None;
+        }
         let size = capacity(&key.namespace, &key.name)?;
         (binding::requested(claim) < bytes(&size)).then(|| {
             format!(

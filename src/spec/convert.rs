@@ -111,7 +111,6 @@ pub fn documents_beside(
     let mut problems = Vec::new();
     let mut skipped = Vec::new();
     let mut seen = Seen::default();
-    let mut of_templates = Configuration::default();
     // A class may come after the pods that use it.
     let mut own = PriorityClasses::new();
     values
@@ -168,7 +167,7 @@ pub fn documents_beside(
         }
         for claim in document.claims {
             let name = claim.key().name;
-            if !of_templates.insert(Arc::new(claim)) {
+            if !result.configuration.insert_of_template(Arc::new(claim)) {
                 report.duplicate(&Path::Root.field("metadata").field("name"), &name);
             }
         }
@@ -177,12 +176,6 @@ pub fn documents_beside(
         if problems.len() >= MAX_ERRORS {
             problems.truncate(MAX_ERRORS);
             break;
-        }
-    }
-    // A claim with a document of its own is as that says: the pod uses what is there, as in Kubernetes.
-    for (key, claim) in of_templates.iter() {
-        if !result.configuration.contains(key) {
-            result.configuration.insert(Arc::clone(claim));
         }
     }
     if context.strict || result.is_empty() {

@@ -38,7 +38,7 @@ pub(in crate::node) struct Documents {
 }
 
 impl Manifests {
-    fn shown_configuration(&self) -> Vec<(Arc<Object>, Option<Time>)> {
+    fn shown_configuration(&self, all: &Configuration) -> Vec<(Arc<Object>, Option<Time>)> {
         let mut shown = Vec::new();
         let mut namespaces = BTreeSet::from(["default".to_owned()]);
         for loaded in self.entries.values().filter_map(|e| e.applied.as_ref()) {
@@ -46,7 +46,11 @@ impl Manifests {
             let objects = loaded.configuration.iter();
             for (key, object) in objects {
                 namespaces.insert(key.namespace.clone());
-                shown.push((object.clone(), Some(created.clone())));
+                // A template's claim may have a document in another file.
+                let in_force = all.get(key.kind, &key.namespace, &key.name);
+                if in_force.is_some_and(|it| Arc::ptr_eq(it, object)) {
+                    shown.push((object.clone(), Some(created.clone())));
+                }
             }
             namespaces.extend(loaded.pods.iter().map(|pod| pod.key.namespace.clone()));
             let services = loaded.services.iter();
@@ -76,19 +80,20 @@ impl Manifests {
     pub(super) fn all_configuration(&self) -> Configuration {
         let mut all = Configuration::default();
         for (_, own) in self.configuration() {
-            all.extend(own.iter().map(|(_, object)| object));
+            all.merge(own);
         }
         all
     }
 
     /// The documents as of the last scan.
     pub(in crate::node) fn documents(&self) -> Documents {
+        let configuration = self.all_configuration();
         Documents {
             desired: self.desired(),
             services: self.services().map(|(_, s)| s.clone()).collect(),
             classes: self.priority_classes(),
-            shown: self.shown_configuration(),
-            configuration: self.all_configuration(),
+            shown: self.shown_configuration(&configuration),
+            configuration,
             workloads: self.shown_workloads(),
             files: self.status(),
             in_effect: self.in_effect(),

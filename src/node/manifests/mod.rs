@@ -57,11 +57,16 @@ struct ClaimSizes(Option<Layout>);
 
 impl ClaimSizes {
     /// Why a version of a file may not make claims smaller.
-    fn shrunk(&self, path: &Path, candidate: &Loaded) -> Vec<String> {
+    fn shrunk<'l>(
+        &self,
+        path: &Path,
+        candidate: &Loaded,
+        others: impl Iterator<Item = &'l Loaded> + Clone,
+    ) -> Vec<String> {
         let Some(layout) = &self.0 else {
             return Vec::new();
         };
-        shrunk_claims(path, candidate, |namespace, name| {
+        shrunk_claims(path, candidate, others, |namespace, name| {
             claim::capacity(layout, namespace, name)
         })
     }
@@ -473,7 +478,10 @@ impl Manifests {
             let own = self.entries[&path].applied.as_ref();
             let mut found = conflicts(&path, &candidate, &others);
             found.extend(forbidden_changes(&path, &candidate, own));
-            found.extend(self.sizes.shrunk(&path, &candidate));
+            // Those that wait, too: it is not known yet which of them will be in effect.
+            let waiting = self.entries.values().filter_map(|e| e.candidate.as_ref());
+            let others = others.iter().map(|(_, loaded)| *loaded).chain(waiting);
+            found.extend(self.sizes.shrunk(&path, &candidate, others));
             let entry = self.entries.get_mut(&path).expect("listed above");
             entry.conflicts = found;
             if entry.conflicts.is_empty() {

@@ -134,7 +134,9 @@ impl InEffect {
                     own.flat_map(|(_, own)| forbidden_changes(&one.path, loaded, Some(own)));
                 one.errors.extend(forbidden);
             }
-            one.errors.extend(self.sizes.shrunk(&one.path, loaded));
+            let others = others.iter().map(|(_, loaded)| *loaded);
+            let shrunk = self.sizes.shrunk(&one.path, loaded, others);
+            one.errors.extend(shrunk);
             one.warnings = loaded.warnings();
         }
         then.note_configuration();
@@ -162,7 +164,7 @@ impl InEffect {
     fn configuration(&self) -> Configuration {
         let mut all = Configuration::default();
         for loaded in self.files.values() {
-            all.extend(loaded.configuration.iter().map(|(_, object)| object));
+            all.merge(&loaded.configuration);
         }
         all
     }
@@ -251,7 +253,8 @@ impl Loaded {
             |key: &crate::spec::PodKey| other.services.iter().any(|s| s.spec.key == *key);
         self.pods.iter().any(|pod| pods(&pod.key))
             || self.services.iter().any(|s| services(&s.spec.key))
-            || (self.configuration.iter()).any(|(key, _)| other.configuration.contains(key))
+            || (self.configuration.iter())
+                .any(|(key, _)| self.configuration.clashes(&other.configuration, key))
     }
 }
 

@@ -10,7 +10,7 @@ mod keys;
 mod persistent_volume;
 mod secret;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -273,48 +273,90 @@ impl Object {
 
 /// The configuration documents in force, or those of a file.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Configuration(BTreeMap<ObjectKey, Arc<Object>>);
+pub struct Configuration {
+    objects: BTreeMap<ObjectKey, Arc<Object>>,
+    /// Those of them that are claims of a StatefulSet's template. A claim with a document of its own is as that says: the pod
+    /// uses what is there, as in Kubernetes.
+    of_templates: BTreeSet<ObjectKey>,
+}
 
 impl Configuration {
-    /// Adds a document; returns whether there was none of its kind and name.
+    /// Adds a document; returns whether there was no other of its kind and name.
     pub fn insert(&mut self, object: Arc<Object>) -> bool {
-        self.0.insert(object.key(), object).is_none()
+        let key = object.key();
+        let stood_in = self.of_templates.remove(&key);
+        self.objects.insert(key, object).is_none() || stood_in
+    }
+
+    /// Adds a claim of a template; returns whether no other template has one of its name.
+    pub fn insert_of_template(&mut self, claim: Arc<Object>) -> bool {
+        let key = claim.key();
+        if self.objects.contains_key(&key) {
+            return !self.of_templates.contains(&key);
+        }
+        self.of_templates.insert(key.clone());
+        self.objects.insert(key, claim);
+        true
+    }
+
+    /// Adds the documents of another file.
+    pub fn merge(&mut self, other: &Self) {
+        for (key, object) in &other.objects {
+            if other.of_templates.contains(key) {
+                self.insert_of_template(Arc::clone(object));
+            } else {
+                self.insert(Arc::clone(object));
+            }
+        }
+    }
+
+    /// Whether it has a document with this key that is not only a claim of a template.
+    pub fn writes(&self, key: &ObjectKey) -> bool {
+        self.contains(key) && !self.of_templates.contains(key)
+    }
+
+    /// Whether both cannot be in force beside each other because of the document with this key.
+    pub fn clashes(&self, other: &Self, key: &ObjectKey) -> bool {
+        self.contains(key) && other.contains(key) && self.writes(key) == other.writes(key)
     }
 
     /// The document of this kind and name.
     pub fn get(&self, kind: ObjectKind, namespace: &str, name: &str) -> Option<&Arc<Object>> {
-        self.0.get(&ObjectKey::new(kind, namespace, name))
+        self.objects.get(&ObjectKey::new(kind, namespace, name))
     }
 
     /// Whether there is such a document.
     pub fn contains(&self, key: &ObjectKey) -> bool {
-        self.0.contains_key(key)
+        self.objects.contains_key(key)
     }
 
     /// All documents, by kind and name.
     pub fn iter(&self) -> impl Iterator<Item = (&ObjectKey, &Arc<Object>)> {
-        self.0.iter()
+        self.objects.iter()
     }
 
     /// The number of documents.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.objects.len()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.objects.is_empty()
     }
 
     /// The keys of documents that were added, removed or given another content.
     pub fn differences(&self, other: &Self) -> Vec<ObjectKey> {
         let same = |(key, object): &(&ObjectKey, &Arc<Object>)| {
-            let found = other.0.get(*key);
+            let found = other.objects.get(*key);
             found.is_some_and(|found| Arc::ptr_eq(found, object) || found == *object)
         };
-        let changed = self.0.iter().filter(|entry| !same(entry));
+        let changed = self.objects.iter().filter(|entry| !same(entry));
         let changed = changed.map(|(key, _)| key.clone());
-        let removed = other.0.keys().filter(|key| !self.0.contains_key(key));
+        let removed = other
+            .objects
+            .keys()
+            .filter(|key| !self.objects.contains_key(key));
         changed.chain(removed.cloned()).collect()
     }
 }
