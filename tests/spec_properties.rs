@@ -438,9 +438,8 @@ fn an_empty_value_counts_as_absent_and_numbers_may_be_octal() {
             .to_string()
     };
     for (word, meant) in [
-        ("no", "false"),
-        ("off", "false"),
-        ("Yes", "true"),
+        ("False", "false"),
+        ("true", "true"),
         ("perhaps", "true or false"),
     ] {
         assert!(

@@ -371,7 +371,7 @@ fn all_errors_are_reported_at_once_with_their_positions() {
     assert_eq!(
         problems(
             "kind: Kubelet\nfileCheckFrequency: fast\ncontainerLogMaxFile: 3\ncontainerLogMaxFiles: 1\n\
-             syncFrequency: 30\nmaxPods: -1\nmaxPods: -1\ncpuCFSQuota: \"yes\"\nclusterDomain: 7\nmemorySwap: {swapBehaviour: x}\n\
+             syncFrequency: 30\nmaxPods: -1\nmaxPods: -1\ncpuCFSQuota: \"true\"\nclusterDomain: 7\nmemorySwap: {swapBehaviour: x}\n\
              systemReserved:\n  cpu: 1\n"
         ),
         [

@@ -42,7 +42,7 @@ pub fn object<T: DeserializeOwned>(json: &serde_json::Value) -> Option<T> {
     let left = Cell::new(MAX_VALUES);
     let value = json
         .as_object()
-        .map(|_| Reader { left: &left }.deserialize(json));
+        .map(|_| Reader::plain(&left).deserialize(json));
     decode(&value?.ok()?, &Path::Root, &Report::admitted())
 }
 
@@ -51,7 +51,7 @@ pub fn object<T: DeserializeOwned>(json: &serde_json::Value) -> Option<T> {
 pub(super) fn again<T: DeserializeOwned>(json: &str) -> Option<T> {
     let left = Cell::new(usize::MAX);
     let mut text = serde_json::Deserializer::from_str(json);
-    let value = Reader { left: &left }.deserialize(&mut text).ok()?;
+    let value = Reader::plain(&left).deserialize(&mut text).ok()?;
     decode(&value, &Path::Root, &Report::admitted())
 }
 
@@ -133,6 +133,17 @@ impl<'a> Node<'a> {
                 self.report.settle(self.path);
                 0
             }
+            // YAML's `30.0` and `3e1` are whole numbers, too, for clients that send JSON.
+            Value::Float(f) if f.fract() == 0.0 && f.abs() < WHOLE => {
+                #[expect(clippy::cast_possible_truncation, reason = "whole, and within bounds")]
+                let whole = Value::Int(*f as i128);
+                Node {
+                    value: &whole,
+                    path: self.path,
+                    report: self.report,
+                }
+                .integer(min, max)
+            }
             Value::Null => 0,
             Value::String(text) => match octal(text) {
                 Some(i) if (min..=max).contains(&i) => i,
@@ -162,10 +173,13 @@ impl<'a> Node<'a> {
         match self.value {
             Value::Bool(b) => *b,
             Value::Null => false,
+            // Booleans of YAML 1.1, which kubectl reads.
+            Value::String(text) if YES.contains(&&*text.to_ascii_lowercase()) => true,
+            Value::String(text) if NO.contains(&&*text.to_ascii_lowercase()) => false,
             Value::String(text) => {
                 let meant = match text.to_ascii_lowercase().as_str() {
-                    "true" | "yes" | "on" | "y" => "true",
-                    "false" | "no" | "off" | "n" => "false",
+                    "true" => "true",
+                    "false" => "false",
                     _ => "true or false",
                 };
                 self.report.error_hint(
@@ -194,6 +208,13 @@ impl<'a> Node<'a> {
         }
     }
 }
+
+/// From here on, not every whole number is one of floating point.
+const WHOLE: f64 = 9_007_199_254_740_992.0;
+
+const YES: [&str; 3] = ["yes", "on", "y"];
+
+const NO: [&str; 3] = ["no", "off", "n"];
 
 /// Parses a YAML 1.1 octal such as `0644`, which the parser returns as text. A quoted one is accepted, too.
 fn octal(text: &str) -> Option<i128> {

@@ -76,7 +76,8 @@ impl ServiceDocument {
     /// Whether its ports have node ports, written or chosen (`spec::node_ports`).
     pub fn wants_node_ports(&self) -> bool {
         let spec = self.manifest.spec.as_ref();
-        spec.and_then(|spec| spec.type_.as_deref()) == Some("NodePort")
+        spec.and_then(|spec| spec.type_.as_deref())
+            .is_some_and(|kind| matches!(kind, "NodePort" | "LoadBalancer"))
     }
 
     /// Sets the node port of the port with that index.

@@ -108,14 +108,7 @@ fn node_port(
     report: &Report,
 ) -> Option<u16> {
     let at = path.field("nodePort");
-    let Some(number) = port.node_port else {
-        if kind == Type::LoadBalancer {
-            let what = "not given, and none is chosen for `type: LoadBalancer`: the port is reached by the service's own \
-                        address only";
-            report.warn(&at, what);
-        }
-        return None;
-    };
+    let number = port.node_port?;
     let not_for = match kind {
         Type::ClusterIp => Some("ClusterIP"),
         Type::ExternalName => Some("ExternalName"),

@@ -198,11 +198,12 @@ fn only_sidecars_among_init_containers_restart_for_a_resize() {
 }
 
 #[test]
-fn only_services_of_type_node_port_need_ports_of_the_node() {
+fn services_that_are_reached_from_outside_need_ports_of_the_node() {
     for (kind, wants) in [
         ("", false),
         ("type: ClusterIP, ", false),
         ("type: NodePort, ", true),
+        ("type: LoadBalancer, ", true),
     ] {
         let text = service("{port: 80}").replacen("spec: {", &format!("spec: {{{kind}"), 1);
         let found = convert::documents(text.as_bytes(), "f.yaml", &CONTEXT).expect("valid");
@@ -226,6 +227,35 @@ fn a_pod_without_requests_is_best_effort() {
         let limited = class == QosClass::Guaranteed;
         let limit = pod.resources.memory_limit_bytes;
         assert_eq!(limit, limited.then_some(1), "0 is no limit: {resources}");
+    }
+}
+
+#[test]
+fn scalars_mean_what_they_mean_to_kubectl() {
+    let pod = |lines: &str| {
+        let read = convert::documents(spec(lines).as_bytes(), "f", &CONTEXT);
+        read.map(|mut found| found.pods.remove(0))
+    };
+    for word in ["true", "yes", "On", "y"] {
+        assert!(pod(&format!("hostPID: {word}")).unwrap().host_pid, "{word}");
+    }
+    for word in ["false", "no", "OFF", "n"] {
+        assert!(
+            !pod(&format!("hostPID: {word}")).unwrap().host_pid,
+            "{word}"
+        );
+    }
+    for whole in ["30", "30.0", "3e1"] {
+        let read = pod(&format!("terminationGracePeriodSeconds: {whole}")).unwrap();
+        assert_eq!(read.grace_ms, 30_000, "{whole}");
+    }
+    for wrong in [
+        "hostPID: 'true'",
+        "hostPID: maybe",
+        "terminationGracePeriodSeconds: 1.5",
+        "terminationGracePeriodSeconds: 1e30",
+    ] {
+        assert!(pod(wrong).is_err(), "{wrong}");
     }
 }
 
