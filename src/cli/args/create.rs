@@ -85,6 +85,9 @@ pub struct CreateArgs {
     /// Password at that registry
     #[arg(long, value_name = "PASSWORD", help_heading = CONTENT)]
     pub docker_password: Option<String>,
+    /// Mail address, for registries that ask for one
+    #[arg(long, value_name = "ADDRESS", help_heading = CONTENT)]
+    pub docker_email: Option<String>,
     /// Port of a service, and that of its pods
     #[arg(long, value_name = "PORT[:TARGET]", value_delimiter = ',', help_heading = OTHERS)]
     pub tcp: Vec<String>,

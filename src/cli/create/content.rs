@@ -67,7 +67,10 @@ pub(super) fn docker_registry(args: &CreateArgs, _: &str) -> Result<Value> {
     let server = args.docker_server.as_deref();
     let server = server.unwrap_or("https://index.docker.io/v1/");
     let auth = base64(format!("{user}:{password}").into_bytes());
-    let login = json!({ "username": user, "password": password, "auth": auth });
+    let mut login = json!({ "username": user, "password": password, "auth": auth });
+    if let Some(email) = &args.docker_email {
+        login["email"] = email.as_str().into();
+    }
     let config = json!({ "auths": { server: login } }).to_string();
     let key = ".dockerconfigjson".to_owned();
     let mut secret = secret([(key, config.into_bytes())].into());

@@ -43,7 +43,12 @@ const ONE_EACH: &[&str] = &["--image", "--port", "--env", "-- COMMAND"];
 const CRON: &[&str] = &["--image", "--env", "--restart", "--schedule", "-- COMMAND"];
 const DATA: &[&str] = &["--from-literal", "--from-file", "--from-env-file"];
 const GENERIC: &[&str] = &["--from-literal", "--from-file", "--from-env-file", "--type"];
-const LOGIN: &[&str] = &["--docker-server", "--docker-username", "--docker-password"];
+const LOGIN: &[&str] = &[
+    "--docker-server",
+    "--docker-username",
+    "--docker-password",
+    "--docker-email",
+];
 
 const fn kind(
     words: &'static [&'static str],
@@ -214,6 +219,7 @@ fn check_flags(kind: &Kind, args: &CreateArgs) -> Result<()> {
         ("--docker-server", args.docker_server.is_some()),
         ("--docker-username", args.docker_username.is_some()),
         ("--docker-password", args.docker_password.is_some()),
+        ("--docker-email", args.docker_email.is_some()),
         ("--tcp", !args.tcp.is_empty()),
         ("--node-port", args.node_port.is_some()),
         ("--clusterip", args.clusterip.is_some()),
