@@ -89,6 +89,14 @@ fn syntax(message: String, at: (usize, usize)) -> Problem {
 
 /// Parses all documents; empty ones are [`Value::Null`].
 pub(crate) fn parse(text: &str) -> Result<Vec<Value>, Problem> {
+    parse_tagged(text, &[])
+}
+
+/// Like [`parse`]; values may have these tags ([`Reader::tags`]).
+pub(crate) fn parse_tagged(
+    text: &str,
+    tags: &'static [&'static str],
+) -> Result<Vec<Value>, Problem> {
     if let Some(at) = too_deep(text) {
         let message = format!("nested more than {MAX_BRACKETS} brackets deep");
         return Err(syntax(message, at));
@@ -100,7 +108,7 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Value>, Problem> {
     let left = Cell::new(MAX_VALUES);
     if text.trim_start().starts_with('{') {
         // Text that is not JSON may be YAML flow style; then the YAML error counts.
-        if let Ok(values) = parse_json(text, Reader { left: &left }) {
+        if let Ok(values) = parse_json(text, Reader::plain(&left)) {
             return Ok(values);
         }
         left.set(MAX_VALUES);
@@ -108,7 +116,7 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Value>, Problem> {
     let mended = escape::mend(text);
     let mut values = Vec::new();
     for document in serde_yaml::Deserializer::from_str(&mended.text) {
-        match (Reader { left: &left }).deserialize(document) {
+        match (Reader { left: &left, tags }).deserialize(document) {
             Ok(value) => values.push(value),
             Err(error) => {
                 let place = error.location().map(|at| (at.line(), at.column()));

@@ -6,7 +6,9 @@
 use std::cell::Cell;
 use std::fmt;
 
-use serde::de::{DeserializeSeed, Deserializer, EnumAccess, Error, MapAccess, SeqAccess, Visitor};
+use serde::de::{
+    DeserializeSeed, Deserializer, EnumAccess, Error, MapAccess, SeqAccess, VariantAccess, Visitor,
+};
 use serde::ser::{Serialize, Serializer};
 
 /// Limit of values in one file; an alias counts each time it is used, a long text as several.
@@ -91,12 +93,19 @@ impl Serialize for Value {
 pub(crate) struct Reader<'b> {
     /// Number of values that may still be read.
     pub(crate) left: &'b Cell<usize>,
+    /// The tags that a value may have; it becomes a mapping with the tag as its only key.
+    pub(crate) tags: &'static [&'static str],
 }
 
 /// Bytes of text that count as one value: an alias of a long text is a copy of it.
 const TEXT_BYTES: usize = 64;
 
-impl Reader<'_> {
+impl<'b> Reader<'b> {
+    /// One that takes no tags.
+    pub(crate) fn plain(left: &'b Cell<usize>) -> Self {
+        Self { left, tags: &[] }
+    }
+
     /// Counts down.
     fn spend<E: Error>(self, values: usize) -> Result<(), E> {
         match self.left.get().checked_sub(values) {
@@ -197,8 +206,18 @@ impl<'de> Visitor<'de> for Reader<'_> {
         Ok(Value::Map(entries))
     }
 
-    fn visit_enum<A: EnumAccess<'de>>(self, _: A) -> Result<Value, A::Error> {
-        Err(A::Error::custom("YAML tags (`!name`) are not supported"))
+    fn visit_enum<A: EnumAccess<'de>>(self, tagged: A) -> Result<Value, A::Error> {
+        if self.tags.is_empty() {
+            return Err(A::Error::custom("YAML tags (`!name`) are not supported"));
+        }
+        let (tag, value) = tagged.variant::<String>()?;
+        let tag = format!("!{}", tag.trim_start_matches('!'));
+        if !self.tags.contains(&&*tag) {
+            let message = format!("the YAML tag `{tag}` is not supported");
+            return Err(A::Error::custom(message));
+        }
+        let value = value.newtype_variant_seed(self)?;
+        Ok(Value::Map(vec![(tag, value)]))
     }
 }
 

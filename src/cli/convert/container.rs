@@ -75,8 +75,13 @@ pub(super) fn container(work: &Work<'_>, service: &Value, name: &str, pod: &mut 
     list(&mut all, "ports", ports(work, service, unpublished));
     resources(work, service, &mut all);
     list(&mut all, "volumeMounts", mounts(work, service, pod));
-    probes(work, service, &mut all);
-    lifecycle(work, service, pod, &mut all);
+    match work.is_step {
+        true => not_of_steps(work, service, &mut all),
+        false => {
+            probes(work, service, &mut all);
+            lifecycle(work, service, pod, &mut all);
+        }
+    }
     security(work, service, pod, &mut all);
     for (key, field) in [("tty", "tty"), ("stdin_open", "stdin")] {
         if is_on(service, key) {
@@ -143,8 +148,8 @@ fn program(work: &Work<'_>, service: &Value, all: &mut Entries) {
     let (entrypoint, command) = (words("entrypoint"), words("command"));
     let literally = |words: Vec<String>| texts(words.iter().map(|word| literal(word)));
     let (command, args) = match (entrypoint, command) {
-        // An empty entrypoint makes the command the program.
-        (Some(none), command) if none.is_empty() => (command, None),
+        // An empty entrypoint makes the command the program; docker takes one empty word for it, too.
+        (Some(none), command) if none.iter().all(String::is_empty) => (command, None),
         (entrypoint, command) => (entrypoint, command),
     };
     for (field, words) in [("command", command), ("args", args)] {
@@ -154,6 +159,16 @@ fn program(work: &Work<'_>, service: &Value, all: &mut Entries) {
     }
     if let Some(directory) = scalar(service, "working_dir") {
         set(all, "workingDir", text(directory));
+    }
+}
+
+/// An init container runs to its end: it has no probes and no hooks.
+fn not_of_steps(work: &Work<'_>, service: &Value, all: &mut Entries) {
+    for key in ["healthcheck", "post_start", "pre_stop", "stop_signal"] {
+        if service.get(key).is_some() {
+            let what = format!("{key}: it is an init container, which runs to its end");
+            all.push(work.lost_entry(&what));
+        }
     }
 }
 
@@ -168,6 +183,11 @@ fn lifecycle(work: &Work<'_>, service: &Value, pod: &mut Pod, all: &mut Entries)
             };
             let exec = map([("exec", map([("command", texts(command))]))]);
             set(&mut hooks, field, exec);
+            let others = entries(Some(hook)).iter().map(|(name, _)| name);
+            for name in others.filter(|name| *name != "command") {
+                let what = format!("{key}.{name}: it runs as the container does");
+                all.push(work.lost_entry(&what));
+            }
         }
         if given.len() > 1 {
             all.push(work.lost_entry(&format!("{key}: only one program can be run")));
@@ -189,7 +209,8 @@ fn lifecycle(work: &Work<'_>, service: &Value, pod: &mut Pod, all: &mut Entries)
     if !hooks.is_empty() {
         set(all, "lifecycle", Value::Map(hooks));
     }
-    if let Some(grace) = scalar(service, "stop_grace_period").and_then(|g| seconds(&g)) {
+    let grace = scalar(service, "stop_grace_period");
+    if let Some(grace) = grace.and_then(|g| seconds(&g)).filter(|_| !work.is_step) {
         pod.share(work, "terminationGracePeriodSeconds", number(grace));
     }
 }
@@ -278,10 +299,22 @@ fn of_pod(work: &Work<'_>, service: &Value, pod: &mut Pod) {
             }
         }
     }
-    if !groups.is_empty() {
+    if !groups.is_empty() && work.is_step {
+        let what = "group_add: the pod is that of the service that waits for it";
+        pod.security.push(work.lost_entry(what));
+    } else if !groups.is_empty() {
         set(&mut pod.security, "supplementalGroups", Value::List(groups));
     }
-    let sysctls = pairs(service.get("sysctls")).into_iter();
+    let sysctls = match work.is_step {
+        true if service.get("sysctls").is_some() => {
+            let what = "sysctls: the pod is that of the service that waits for it";
+            pod.security.push(work.lost_entry(what));
+            Vec::new()
+        }
+        true => Vec::new(),
+        false => pairs(service.get("sysctls")),
+    };
+    let sysctls = sysctls.into_iter();
     for (name, _) in sysctls.clone().filter(|(name, _)| !is_safe(name)) {
         let hint = format!("the pod waits until the setting `allowedUnsafeSysctls` names {name}");
         let hint = (COMMENT.to_owned(), text(hint));
@@ -303,16 +336,23 @@ fn of_pod(work: &Work<'_>, service: &Value, pod: &mut Pod) {
     if is_on(service, "init") {
         pod.share(work, "shareProcessNamespace", Value::Bool(true));
     }
+    let is_member = |mode: &str| {
+        let of = mode.strip_prefix("service:");
+        of.is_some_and(|of| work.members.contains(&of))
+    };
     for (key, field) in [("pid", "hostPID"), ("ipc", "hostIPC")] {
         match scalar(service, key).as_deref() {
             None | Some("" | "private") => {}
             Some("host") => pod.share(work, field, Value::Bool(true)),
-            Some(other) if key == "pid" && other.starts_with("service:") => {
+            Some(other) if key == "pid" && is_member(other) => {
                 pod.share(work, "shareProcessNamespace", Value::Bool(true));
             }
+            Some(other) if key == "ipc" && is_member(other) => {}
             Some("shareable") => {}
             Some(other) => {
-                let what = format!("{key}: {other}: containers of one pod share it");
+                let what = format!(
+                    "{key}: {other}: containers of one pod share it, and `network_mode: {other}` puts them into one"
+                );
                 pod.spec.push(work.lost_entry(&what));
             }
         }
@@ -380,12 +420,23 @@ fn network(work: &Work<'_>, service: &Value, pod: &mut Pod) {
     if scalar(service, "domainname").is_some() {
         pod.spec.push(work.lost_entry("domainname"));
     }
+    of_networks(work, service, pod);
     hosts(work, service, pod);
     let mut dns = Entries::new();
     for (key, field) in [("dns", "nameservers"), ("dns_search", "searches")] {
         let mut words = scalars(service.get(key));
         // A dot alone asks for no domain to search.
         words.retain(|word| !["", "."].contains(&&**word));
+        words.retain(|word| {
+            let of = fixed_address(&work.shared.project.services, word);
+            if let Some(of) = of {
+                let what = format!(
+                    "{key}: {word}: the fixed address of {of}, which it does not have here"
+                );
+                pod.spec.push(work.lost_entry(&what));
+            }
+            of.is_none()
+        });
         if !words.is_empty() {
             set(&mut dns, field, texts(words));
         }
@@ -407,19 +458,57 @@ fn network(work: &Work<'_>, service: &Value, pod: &mut Pod) {
     }
 }
 
+/// What a service asks of the networks it is in; its names are in `names.rs`.
+fn of_networks(work: &Work<'_>, service: &Value, pod: &mut Pod) {
+    for (network, asked) in entries(service.get("networks")) {
+        for (key, _) in entries(Some(asked)) {
+            let why = match &**key {
+                // There is one network, so none goes before another.
+                "aliases" | "priority" | "gw_priority" => continue,
+                "ipv4_address" | "ipv6_address" => ": a fixed address; use the name",
+                "mac_address" => ": pods have addresses of their own",
+                key if key.starts_with("x-") => continue,
+                _ => "",
+            };
+            let what = format!("networks.{network}.{key}{why}");
+            pod.spec.push(work.lost_entry(&what));
+        }
+    }
+}
+
+/// The service that has this address fixed in a network.
+fn fixed_address<'s>(services: &'s Entries, address: &str) -> Option<&'s str> {
+    let has = |service: &Value| {
+        entries(service.get("networks")).iter().any(|(_, network)| {
+            let fixed = ["ipv4_address", "ipv6_address"];
+            fixed
+                .iter()
+                .any(|key| scalar(network, key).as_deref() == Some(address))
+        })
+    };
+    let found = services.iter().find(|(_, service)| has(service));
+    found.map(|(name, _)| &**name)
+}
+
+/// The entries of `extra_hosts`, as `NAME=ADDRESS` or `NAME:ADDRESS`.
+pub(super) fn extra_hosts(value: Option<&Value>) -> Vec<String> {
+    match value {
+        map @ Some(Value::Map(_)) => {
+            let mut all = Vec::new();
+            for (name, addresses) in entries(map) {
+                let addresses = scalars(Some(addresses)).into_iter();
+                all.extend(addresses.map(|address| format!("{name}={address}")));
+            }
+            all
+        }
+        list => scalars(list),
+    }
+}
+
 /// `extra_hosts` as host aliases; the address of the host is not known here.
 fn hosts(work: &Work<'_>, service: &Value, pod: &mut Pod) {
     let mut aliases: Vec<Value> = Vec::new();
-    let given = match service.get("extra_hosts") {
-        map @ Some(Value::Map(_)) => {
-            let pairs = pairs(map).into_iter();
-            pairs
-                .map(|(name, ip)| format!("{name}={}", ip.unwrap_or_default()))
-                .collect()
-        }
-        list => scalars(list),
-    };
-    for entry in given {
+    for entry in extra_hosts(service.get("extra_hosts")) {
         let (name, ip) = entry
             .split_once('=')
             .or_else(|| entry.split_once(':'))
@@ -443,6 +532,15 @@ fn hosts(work: &Work<'_>, service: &Value, pod: &mut Pod) {
 
 /// Labels and annotations: labels of compose may hold any text, as annotations of Kubernetes may.
 fn labels(work: &Work<'_>, service: &Value, pod: &mut Pod) {
+    if work.is_step {
+        for list in ["labels", "annotations"] {
+            if service.get(list).is_some() {
+                let what = format!("{list}: the pod is that of the service that waits for it");
+                pod.annotations.push(work.lost_entry(&what));
+            }
+        }
+        return;
+    }
     let part = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     let mut traefik = false;
     for list in ["labels", "annotations"] {

@@ -5,11 +5,11 @@ use std::cell::RefCell;
 
 use super::container::container;
 use super::deployment;
-use super::names::services;
-use super::order::Waits;
+use super::names::{self, Group, Named};
+use super::order::{Waits, after};
 use super::plan::Plan;
 use super::project::Project;
-use super::tree::{COMMENT, map, scalar, set, text};
+use super::tree::{COMMENT, map, number, scalar, set, text};
 use super::words::object_name;
 use super::work::{Pod, Shared, Work};
 use super::{File, Output, Source};
@@ -32,21 +32,26 @@ pub(super) fn documents(project: &Project, source: &Source<'_>, namespace: Optio
             project.origin
         )));
     }
-    let mut files: Vec<File> = Vec::new();
-    for (name, _) in &project.services {
-        if plan.heads.get(&**name) != Some(&&**name) || plan.before.contains_key(&**name) {
-            continue;
-        }
-        let object = plan.objects[&**name].clone();
+    let names = project.services.iter().map(|(name, _)| &**name);
+    let heads =
+        names.filter(|name| plan.heads.get(name) == Some(name) && !plan.before.contains_key(name));
+    let heads: Vec<&str> = heads.collect();
+    let groups = heads.iter().map(|head| {
         let members = project.services.iter().map(|(member, _)| &**member);
-        let members = members.filter(|member| plan.heads.get(member) == Some(&&**name));
-        let members: Vec<&str> = members.collect();
-        let pod = pod(&shared, &plan, name, &members);
-        let mut documents = Vec::new();
-        documents.push(pod);
-        documents.extend(services(&shared, &plan, &object, &members));
+        let members = members.filter(|member| plan.heads.get(member) == Some(head));
+        Group {
+            pod: plan.objects[head].clone(),
+            members: members.collect(),
+        }
+    });
+    let groups: Vec<Group<'_>> = groups.collect();
+    let names = names::all(&shared, &plan, &groups);
+    let mut files: Vec<File> = Vec::new();
+    for (head, group) in heads.into_iter().zip(groups) {
+        let mut documents = vec![pod(&shared, &plan, head, &group.members, &names)];
+        documents.extend(names::services(&shared, &names, &group.pod));
         files.push(File {
-            name: object,
+            name: group.pod,
             documents,
         });
     }
@@ -73,34 +78,37 @@ pub(super) fn documents(project: &Project, source: &Source<'_>, namespace: Optio
     }
 }
 
-fn pod(shared: &Shared<'_>, plan: &Plan<'_>, name: &str, members: &[&str]) -> Value {
+fn pod<'p>(
+    shared: &Shared<'_>,
+    plan: &Plan<'p>,
+    name: &'p str,
+    members: &[&'p str],
+    names: &[Named],
+) -> Value {
     let object = &*plan.objects[name];
     let mut pod = Pod::default();
     set(&mut pod.labels, "app", text(object));
+    for (name, pods) in names {
+        if pods.len() > 1 && pods.iter().any(|pod| pod == object) {
+            set(&mut pod.labels, &names::label(name), text("true"));
+        }
+    }
     if let Some(project) = &shared.project.name {
         let part = object_name(project);
         set(&mut pod.labels, "app.kubernetes.io/part-of", text(part));
     }
     let mut waits = Waits::default();
     let replicas = deployment::replicas(plan.services[name]);
-    for member in members {
+    let sidecars = plan.sidecars(members);
+    for member in &plan.in_order(members) {
         let service = plan.services[member];
         let work = Work {
             shared,
             service: member,
             pod: object,
+            members,
+            is_step: false,
         };
-        for (step, by) in &plan.before {
-            if by == member {
-                let work = Work {
-                    service: step,
-                    ..work
-                };
-                let init = container(&work, plan.services[step], &plan.objects[step], &mut pod);
-                pod.inits.push(init);
-                waits.add(&work, plan, members, plan.services[step]);
-            }
-        }
         // The first container of a pod with a name of its own still has its own.
         let named = match scalar(service, "x-pod-name") {
             Some(_) => object_name(member),
@@ -121,13 +129,38 @@ fn pod(shared: &Shared<'_>, plan: &Plan<'_>, name: &str, members: &[&str]) -> Va
                 pod.spec.push(work.lost_entry(&what));
             }
         }
-        pod.containers.push(made);
+        // After the service itself, whose settings the pod has.
+        for (step, by) in &plan.before {
+            if by == member {
+                let work = Work {
+                    service: step,
+                    is_step: true,
+                    ..work
+                };
+                let init = container(&work, plan.services[step], &plan.objects[step], &mut pod);
+                pod.inits.push(init);
+                waits.add(&work, plan, members, plan.services[step]);
+            }
+        }
+        if sidecars.contains(member) {
+            let gates = members.iter().any(|other| {
+                let on = after(plan.services[other]).into_iter();
+                on.into_iter()
+                    .any(|(of, condition)| of == *member && condition.kind == "service_healthy")
+            });
+            sidecar(&work, service, gates, &mut made);
+            pod.inits.push(made);
+        } else {
+            pod.containers.push(made);
+        }
         waits.add(&work, plan, members, service);
     }
     let work = Work {
         shared,
         service: name,
         pod: object,
+        members,
+        is_step: false,
     };
     match replicas {
         None => restart(&work, plan.services[name], &mut pod),
@@ -185,6 +218,31 @@ fn own_restart(service: &Value, head: &Value, container: &mut Value) {
     }
 }
 
+/// Makes a container one that others of its pod start after: an init container that goes on. Those that wait until it is
+/// healthy wait for its startup probe.
+fn sidecar(work: &Work<'_>, service: &Value, gates: bool, container: &mut Value) {
+    let Value::Map(fields) = container else {
+        return;
+    };
+    let (policy, _) = policy(service);
+    if policy != "Always" {
+        let what = format!(
+            "restart policy {policy}: others of its pod start after it, and it is restarted"
+        );
+        fields.push(work.lost_entry(&what));
+    }
+    set(fields, "restartPolicy", text("Always"));
+    let ready = fields.iter().find(|(key, _)| key == "readinessProbe");
+    let ready = ready.map(|(_, probe)| probe.clone());
+    if let Some(Value::Map(mut probe)) = ready.filter(|_| gates)
+        && !fields.iter().any(|(key, _)| key == "startupProbe")
+    {
+        set(&mut probe, "periodSeconds", number(5_u32));
+        set(&mut probe, "failureThreshold", number(120_u32));
+        set(fields, "startupProbe", Value::Map(probe));
+    }
+}
+
 /// The words for a service that is not restarted.
 const ONCE: [&str; 4] = ["no", "none", "false", ""];
 
@@ -205,6 +263,15 @@ fn policy(service: &Value) -> (&'static str, Option<String>) {
 }
 
 fn restart(work: &Work<'_>, service: &Value, pod: &mut Pod) {
+    let deploy = service.get("deploy").and_then(|d| d.get("restart_policy"));
+    for key in ["delay", "max_attempts", "window"] {
+        if deploy.is_some_and(|policy| policy.get(key).is_some()) {
+            let what = format!(
+                "deploy.restart_policy.{key}: retries are not limited, and wait longer each time"
+            );
+            pod.spec.push(work.lost_entry(&what));
+        }
+    }
     let (policy, written) = policy(service);
     if policy == "Always" {
         return;

@@ -1,6 +1,6 @@
 //! `environment` and `env_file`: the variables of a container.
 
-use super::interpolate::{env_file, raw_env_file};
+use super::interpolate::{EnvFile, env_file, raw_env_file, unset};
 use super::tree::{COMMENT, Entries, items, map, pairs, scalar, set, text};
 use super::words::literal;
 use super::work::Work;
@@ -45,12 +45,19 @@ pub(super) fn environment(work: &Work<'_>, service: &Value, container: &mut Entr
         let source = work.shared.source;
         let raw = scalar(file, "format").as_deref() == Some("raw");
         let read = source.text(&path).and_then(|content| match raw {
-            true => Ok(raw_env_file(&content, source.variable)),
+            true => Ok(EnvFile {
+                pairs: raw_env_file(&content, source.variable),
+                missing: Vec::new(),
+            }),
             false => env_file(&content, source.variable),
         });
         match read {
-            Ok(pairs) => {
-                for (name, value) in pairs {
+            Ok(file) => {
+                for name in file.missing {
+                    let what = format!("{path}: {}", unset(&name));
+                    container.push(work.lost_entry(&what));
+                }
+                for (name, value) in file.pairs {
                     set(&mut found, &name, text(value));
                 }
             }

@@ -1,7 +1,7 @@
 //! What a compose project has in other files: those that it includes or extends, whose paths begin at their own folder.
 
 use super::Source;
-use super::interpolate::Variables;
+use super::interpolate::{Variables, env_file, unset};
 use super::project::{merged, read};
 use super::tree::{entries, items, scalar, scalars};
 use crate::spec::value::Value;
@@ -45,24 +45,46 @@ fn files(
             Value::Map(_) => scalars(item.get("path")),
             single => scalars(Some(single)),
         };
+        let Some(first) = paths.first() else {
+            continue;
+        };
+        let own = scalar(item, "project_directory");
+        let own = own.unwrap_or_else(|| folder(first).to_owned());
+        // What is not set around it has the values of its own files.
+        let given = scalars(item.get("env_file"));
+        let beside = match &*own {
+            "" => ".env".to_owned(),
+            own => format!("{}/.env", own.trim_end_matches('/')),
+        };
+        let env_files = match given.is_empty() {
+            true => source.text(&beside).into_iter().collect(),
+            false => given
+                .iter()
+                .map(|path| source.text(path))
+                .collect::<Result<Vec<_>, _>>()?,
+        };
+        let mut set = Vec::new();
+        let around = |name: &str| variables.get(name);
+        for content in env_files {
+            let found = env_file(&content, &around).map_err(|why| format!("{first}: {why}"))?;
+            set.extend(found.pairs);
+            lost.extend(found.missing.iter().map(|name| unset(name)));
+        }
+        let lookup = |name: &str| {
+            let own = || set.iter().rev().find(|(known, _)| known == name);
+            around(name).or_else(|| own().map(|(_, value)| value.clone()))
+        };
+        let variables = Variables::new(&lookup);
         let mut other = Value::Map(Vec::new());
         for path in &paths {
             let too_many = || format!("more than {MAX_FILES} files are included: `{path}`");
             *left = left.checked_sub(1).ok_or_else(too_many)?;
             let content = source.text(path)?;
-            other = merged("", other, read(&content, path, variables)?);
+            other = merged("", other, read(&content, path, &variables)?);
         }
-        let Some(first) = paths.first() else {
-            continue;
-        };
-        let own = scalar(item, "project_directory");
-        rebase(&mut other, own.as_deref().unwrap_or_else(|| folder(first)));
-        files(&mut other, source, variables, left, lost)?;
-        if item.get("env_file").is_some() {
-            lost.push(format!(
-                "include: {first}: give its `env_file` by --env-file"
-            ));
-        }
+        rebase(&mut other, &own);
+        files(&mut other, source, &variables, left, lost)?;
+        lost.extend(variables.missing().iter().map(|name| unset(name)));
         add(whole, &other, first)?;
     }
     Ok(())
@@ -127,6 +149,7 @@ pub(super) fn rebase(file: &mut Value, folder: &str) {
     each(file, "include", &mut |item| {
         path(item, joined);
         each(item, "path", &mut |item| path(item, joined));
+        each(item, "env_file", &mut |item| path(item, joined));
         each(item, "project_directory", &mut |item| path(item, joined));
     });
     each(file, "services", &mut |services| {

@@ -157,13 +157,27 @@ fn closing(text: &str) -> Option<usize> {
     None
 }
 
+/// What to say of a variable without a value.
+pub(super) fn unset(name: &str) -> String {
+    format!("${name}: it is not set, and empty here")
+}
+
+/// What a file of variables says.
+#[derive(Debug, Default)]
+pub(super) struct EnvFile {
+    pub(super) pairs: Vec<(String, String)>,
+    /// The variables that it names and that are not set.
+    pub(super) missing: Vec<String>,
+}
+
 /// Reads a file of variables: `NAME=VALUE`, with quotes, comments and (but between single quotes) variables, those of
 /// the lines before included. A name without a value has that of the environment, or none.
 pub(super) fn env_file(
     text: &str,
     lookup: &dyn Fn(&str) -> Option<String>,
-) -> Result<Vec<(String, String)>, String> {
+) -> Result<EnvFile, String> {
     let mut found: Vec<(String, String)> = Vec::new();
+    let mut missing = BTreeSet::new();
     let mut rest = text.strip_prefix('\u{feff}').unwrap_or(text);
     while !rest.is_empty() {
         let (line, after) = rest.split_once('\n').unwrap_or((rest, ""));
@@ -188,12 +202,20 @@ pub(super) fn env_file(
         };
         let value = match quote {
             Some('\'') => raw,
-            _ => Variables::new(&seen).replace(&raw)?,
+            _ => {
+                let variables = Variables::new(&seen);
+                let value = variables.replace(&raw)?;
+                missing.extend(variables.missing());
+                value
+            }
         };
         found.push((name, value));
         rest = after;
     }
-    Ok(found)
+    Ok(EnvFile {
+        pairs: found,
+        missing: missing.into_iter().collect(),
+    })
 }
 
 /// Reads a file of variables as `docker run --env-file` and podman do: `NAME=VALUE` to the end of the line as it stands. A
@@ -319,8 +341,10 @@ mod tests {
             ("SEVEN", "a#b"),
         ];
         let found = env_file(text, &lookup).unwrap();
-        let found: Vec<_> = found.iter().map(|(k, v)| (&**k, &**v)).collect();
-        assert_eq!(found, expected);
+        let pairs: Vec<_> = found.pairs.iter().map(|(k, v)| (&**k, &**v)).collect();
+        assert_eq!(pairs, expected);
+        assert_eq!(found.missing, [""; 0]);
+        assert_eq!(env_file("A=pa$sword", &lookup).unwrap().missing, ["sword"]);
         assert!(env_file("A=\"b", &lookup).is_err());
     }
 }

@@ -22,11 +22,14 @@ mod resources;
 mod run_line;
 mod text;
 mod tree;
+mod unit;
 mod words;
 mod work;
 
 #[cfg(test)]
 mod convert_test;
+#[cfg(test)]
+mod meaning_test;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -51,6 +54,8 @@ struct Source<'a> {
     folder: &'a str,
     /// The profiles whose services are wanted.
     profiles: &'a [String],
+    /// Variables that the files of variables name, and that are not set.
+    missing: &'a [String],
 }
 
 impl Source<'_> {
@@ -212,7 +217,7 @@ impl Kind {
             lines.find(|line| !line.is_empty() && !line.starts_with('#') && !line.starts_with(';'));
         let first = first.unwrap_or_default();
         let program = first.trim_start_matches("$ ").trim_start_matches("sudo ");
-        if quadlet::KINDS.contains(&ending)
+        if unit::KINDS.contains(&ending)
             || first.starts_with('[') && first.trim_end().ends_with(']')
         {
             Self::Quadlet
@@ -242,6 +247,7 @@ pub(super) fn run(args: &ConvertArgs) -> Result<ExitCode> {
     };
     let own = |name: &str| std::env::var(name).ok();
     let mut set = Vec::new();
+    let mut missing = Vec::new();
     let env_files = match args.env_file.is_empty() {
         true if paths.is_empty() || !folder.join(".env").exists() => Vec::new(),
         true => vec![folder.join(".env")],
@@ -252,7 +258,9 @@ pub(super) fn run(args: &ConvertArgs) -> Result<ExitCode> {
         let bytes = file::read_bounded(&path, MAX_NAMED).map_err(|e| failed().because(e))?;
         let content = String::from_utf8_lossy(&bytes);
         let found = interpolate::env_file(&content, &own);
-        set.extend(found.map_err(|e| failed().because(e))?);
+        let found = found.map_err(|e| failed().because(e))?;
+        set.extend(found.pairs);
+        missing.extend(found.missing);
     }
     let variable = |name: &str| {
         let in_file = || {
@@ -268,6 +276,7 @@ pub(super) fn run(args: &ConvertArgs) -> Result<ExitCode> {
         variable: &variable,
         folder: &folder.to_string_lossy(),
         profiles: &args.profile,
+        missing: &missing,
     };
     let given = match args.line.is_empty() {
         false => Given::Line(args.line.clone()),

@@ -29,14 +29,22 @@ pub(super) fn mounts(work: &Work<'_>, service: &Value, pod: &mut Pod) -> Vec<Val
     }
     for item in scalars(service.get("tmpfs")) {
         let (target, options) = item.split_once(':').unwrap_or((&item, ""));
-        let wanted = options.split(',').find_map(|o| o.strip_prefix("size="));
-        let mount = Mount {
+        let mut mount = Mount {
             kind: "tmpfs".to_owned(),
             target: target.to_owned(),
-            size: wanted.and_then(size),
-            read_only: options.split(',').any(|o| o == "ro"),
             ..Mount::default()
         };
+        for option in options.split(',') {
+            match option {
+                "ro" => mount.read_only = true,
+                // What is so anyway.
+                "" | "rw" | "nosuid" | "nodev" | "mode=1777" | "mode=777" | "mode=0777" => {}
+                option => match option.strip_prefix("size=") {
+                    Some(wanted) => mount.size = size(wanted),
+                    None => all.push(work.lost(&format!("tmpfs {target}: the option {option}"))),
+                },
+            }
+        }
         add(work, &mount, pod, &mut all);
     }
     if let Some(wanted) = scalar(service, "shm_size") {
@@ -151,10 +159,14 @@ fn add(work: &Work<'_>, mount: &Mount, pod: &mut Pod, all: &mut Vec<Value>) {
     if all.iter().any(taken) {
         return all.push(lost("something is mounted there already"));
     }
+    let mut read_only = mount.read_only;
     let volume = match &*mount.kind {
         "bind" => bind(work, &mount.source, pod),
         "volume" if mount.source.is_empty() => Ok(scratch(pod, target)),
-        "volume" => named(work, &mount.source, pod),
+        "volume" => named(work, mount, pod).map(|(volume, is_read_only)| {
+            read_only |= is_read_only;
+            volume
+        }),
         "tmpfs" => Ok(memory(pod, mount, target)),
         "image" => {
             let image = map([("reference", text(&*mount.source))]);
@@ -172,7 +184,7 @@ fn add(work: &Work<'_>, mount: &Mount, pod: &mut Pod, all: &mut Vec<Value>) {
     if let Some(part) = &mount.part {
         set(&mut entry, "subPath", text(part.trim_start_matches('/')));
     }
-    if mount.read_only {
+    if read_only {
         set(&mut entry, "readOnly", Value::Bool(true));
     }
     if let Some(propagation) = mount.propagation {
@@ -219,8 +231,9 @@ fn bind(work: &Work<'_>, source: &str, pod: &mut Pod) -> Result<String, &'static
     Ok(name)
 }
 
-/// A volume of the project: a claim, unless it is a directory of the node.
-fn named(work: &Work<'_>, source: &str, pod: &mut Pod) -> Result<String, &'static str> {
+/// A volume of the project: a claim, unless it is a directory of the node. With its name goes whether it can only be read.
+fn named(work: &Work<'_>, of: &Mount, pod: &mut Pod) -> Result<(String, bool), &'static str> {
+    let source = &*of.source;
     let volumes = &work.shared.project.volumes;
     let declared = volumes.iter().find(|(name, _)| name == source);
     let declared = declared.map_or(&Value::Null, |(_, volume)| volume);
@@ -234,16 +247,35 @@ fn named(work: &Work<'_>, source: &str, pod: &mut Pod) -> Result<String, &'stati
                 size: wanted.and_then(size),
                 ..Mount::default()
             };
-            return Ok(memory(pod, &mount, source));
+            return Ok((memory(pod, &mount, source), false));
         }
         (Some("none" | "bind") | None, Some(device)) if device.starts_with(['/', '.', '~']) => {
-            return bind(work, &device, pod);
+            let options = option("o").unwrap_or_default();
+            let mut read_only = false;
+            for option in options.split(',') {
+                match option {
+                    "ro" => read_only = true,
+                    "" | "rw" | "bind" | "rbind" => {}
+                    other => {
+                        let what = format!("volume {source}: the option {other}");
+                        pod.volumes.push(work.lost(&what));
+                    }
+                }
+            }
+            return Ok((bind(work, &device, pod)?, read_only));
         }
         (Some(_), _) => return Err("mount it on the node and use a `hostPath`"),
         (None, _) => {}
     }
-    let external = is_on(declared, "external");
-    let claim = match scalar(declared, "name") {
+    if let Some(driver) = scalar(declared, "driver").filter(|driver| driver != "local") {
+        let what =
+            format!("volume {source}: the driver {driver}: it is a directory of the node here");
+        pod.volumes.push(work.lost(&what));
+    }
+    // Earlier, its name stood below.
+    let external_name = declared.get("external").and_then(|it| scalar(it, "name"));
+    let external = is_on(declared, "external") || external_name.is_some();
+    let claim = match external_name.or_else(|| scalar(declared, "name")) {
         Some(name) => object_name(&name),
         None if external => object_name(source),
         None => work.shared.object(source),
@@ -264,7 +296,8 @@ fn named(work: &Work<'_>, source: &str, pod: &mut Pod) -> Result<String, &'stati
     set(&mut content, "spec", Value::Map(spec));
     work.make("PersistentVolumeClaim", &claim, content);
     let volume = map([("claimName", text(claim))]);
-    Ok(pod.volume(source, "persistentVolumeClaim", &volume))
+    let name = pod.volume(source, "persistentVolumeClaim", &volume);
+    Ok((name, false))
 }
 
 /// A secret or config: a file of the Secret or ConfigMap that is made of it.

@@ -1,28 +1,45 @@
 //! The names by which the services of a project find each other.
 
-use std::collections::BTreeSet;
-
 use super::plan::Plan;
 use super::tree::{entries, map, pairs, scalar, scalars, text};
 use super::words::object_name;
-use super::work::{Shared, Work};
+use super::work::Shared;
 use crate::spec::value::Value;
 
-/// Headless Services, by which the others find a pod at all of its ports. One for each name that it has in the project.
-pub(super) fn services(
-    shared: &Shared<'_>,
-    plan: &Plan<'_>,
-    pod: &str,
-    members: &[&str],
-) -> Vec<Value> {
+/// A pod of the project: its name, and the services in it.
+pub(super) struct Group<'p> {
+    pub(super) pod: String,
+    pub(super) members: Vec<&'p str>,
+}
+
+/// A name, and the pods that have it. One at least.
+pub(super) type Named = (String, Vec<String>);
+
+/// The names by which pods are reached.
+pub(super) fn all(shared: &Shared<'_>, plan: &Plan<'_>, groups: &[Group<'_>]) -> Vec<Named> {
+    let mut all: Vec<Named> = Vec::new();
+    for group in groups {
+        for name in names(shared, plan, group) {
+            match all.iter_mut().find(|(known, _)| *known == name) {
+                Some((_, pods)) => pods.push(group.pod.clone()),
+                None => all.push((name, vec![group.pod.clone()])),
+            }
+        }
+    }
+    all
+}
+
+/// The label of pods that have a name in common.
+pub(super) fn label(name: &str) -> String {
+    format!("alias-{name}")
+}
+
+fn names(shared: &Shared<'_>, plan: &Plan<'_>, group: &Group<'_>) -> Vec<String> {
+    let pod = &*group.pod;
     let mut names: Vec<String> = Vec::new();
-    for member in members {
+    for member in &group.members {
         let service = plan.services[member];
-        let work = Work {
-            shared,
-            service: member,
-            pod,
-        };
+        let lost = |what: &str| shared.lost(member, what);
         let mut wanted = Vec::new();
         if plan.services.len() > 1 {
             wanted.push((*member).to_owned());
@@ -31,9 +48,6 @@ pub(super) fn services(
         }
         for (_, network) in entries(service.get("networks")) {
             wanted.extend(scalars(network.get("aliases")));
-            if network.get("ipv4_address").is_some() || network.get("ipv6_address").is_some() {
-                work.lost("networks: a fixed address; use the name");
-            }
         }
         for (by, other) in &plan.services {
             for link in scalars(other.get("links")) {
@@ -48,20 +62,32 @@ pub(super) fn services(
         // A variable that is not set.
         wanted.retain(|name| !name.is_empty());
         for (number, name) in wanted.iter().enumerate() {
-            if object_name(name) == *name {
-                names.push(name.clone());
-            } else if number == 0 || is_spoken_of(plan, name) {
-                let instead = object_name(name);
-                work.lost(&format!("the name {name}: others reach it as `{instead}`"));
-                names.push(instead);
+            let instead = object_name(name);
+            let known = names.contains(&instead) || instead == pod;
+            if instead != *name && (number == 0 || !known || is_spoken_of(plan, name)) {
+                lost(&format!("the name {name}: others reach it as `{instead}`"));
+            }
+            let other = plan.objects.iter().find(|(_, object)| **object == instead);
+            match other {
+                Some((other, _)) if !group.members.contains(other) => {
+                    lost(&format!("the name {name}: the service `{other}` has it"));
+                }
+                _ if names.contains(&instead) => {}
+                _ => names.push(instead),
             }
         }
     }
-    let mut seen = BTreeSet::new();
-    names.retain(|name| seen.insert(name.clone()));
-    let of_others = |name: &String| plan.objects.values().any(|o| o == name) && name != pod;
-    names.retain(|name| !of_others(name) || members.iter().any(|m| plan.objects[m] == *name));
-    let made = names.iter().map(|name| {
+    names
+}
+
+/// Headless Services, by which the others find a pod at all of its ports: one for each name that it is the first to have.
+pub(super) fn services(shared: &Shared<'_>, names: &[Named], pod: &str) -> Vec<Value> {
+    let own = names.iter().filter(|(_, pods)| pods[0] == pod);
+    let made = own.map(|(name, pods)| {
+        let selector = match &pods[..] {
+            [_] => map([("app", text(pod))]),
+            _ => Value::Map(vec![(label(name), text("true"))]),
+        };
         map([
             ("apiVersion", text("v1")),
             ("kind", text("Service")),
@@ -71,7 +97,7 @@ pub(super) fn services(
                 map([
                     ("clusterIP", text("None")),
                     ("publishNotReadyAddresses", Value::Bool(true)),
-                    ("selector", map([("app", text(pod))])),
+                    ("selector", selector),
                 ]),
             ),
         ])

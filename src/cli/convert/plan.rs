@@ -97,6 +97,40 @@ impl<'p> Plan<'p> {
         self.services.get_key_value(name).map(|(name, _)| *name)
     }
 
+    /// The services of a pod that others of it wait for.
+    pub(super) fn sidecars(&self, members: &[&'p str]) -> BTreeSet<&'p str> {
+        let all: BTreeSet<&str> = members
+            .iter()
+            .flat_map(|m| self.waits_for(m, members))
+            .collect();
+        // One at least is the pod's main container.
+        match members.iter().all(|member| all.contains(member)) {
+            true => BTreeSet::new(),
+            false => all,
+        }
+    }
+
+    /// The other services of its pod that a service waits for.
+    fn waits_for(&self, service: &str, members: &[&'p str]) -> Vec<&'p str> {
+        let on = after(self.services[service]).into_iter();
+        let on = on.filter_map(|(of, _)| self.key(&of));
+        on.filter(|of| *of != service && members.contains(of))
+            .collect()
+    }
+
+    /// The services of a pod, each after those that it waits for.
+    pub(super) fn in_order(&self, members: &[&'p str]) -> Vec<&'p str> {
+        let mut all: Vec<&str> = Vec::new();
+        while all.len() < members.len() {
+            let left = || members.iter().copied().filter(|m| !all.contains(m));
+            let free = |m: &&'p str| self.waits_for(m, members).iter().all(|of| all.contains(of));
+            // They wait for each other.
+            let next = left().find(free).or_else(|| left().next());
+            all.extend(next);
+        }
+        all
+    }
+
     /// Finds services that are only waited for until they have completed, by one other service: they become its init
     /// containers.
     fn find_steps(&mut self) {

@@ -2,6 +2,7 @@
 
 use super::tree::{Entries, items, number, scalar, set, text};
 use super::work::Work;
+use crate::spec::names::port_name;
 use crate::spec::value::Value;
 
 /// Limit of ports of one container.
@@ -13,6 +14,7 @@ struct Published {
     host: Option<(u16, u16)>,
     ip: Option<String>,
     protocol: String,
+    name: Option<String>,
 }
 
 /// The container's ports. `unpublished` says why nothing of it can be published.
@@ -21,7 +23,7 @@ pub(super) fn ports(work: &Work<'_>, service: &Value, unpublished: Option<&str>)
     for item in items(service.get("ports")) {
         let written = item.scalar_text().or_else(|| scalar(item, "target"));
         let written = written.unwrap_or_default();
-        let Some(port) = published(item) else {
+        let Some(mut port) = published(item) else {
             all.push(work.lost(&format!("port {written}")));
             continue;
         };
@@ -32,6 +34,13 @@ pub(super) fn ports(work: &Work<'_>, service: &Value, unpublished: Option<&str>)
         if port.host.is_none() {
             let what = format!("port {written}: no port of the node is named; choose a `hostPort`");
             all.push(work.lost(&what));
+        }
+        if scalar(item, "app_protocol").is_some() {
+            all.push(work.lost(&format!("port {written}: app_protocol")));
+        }
+        let invalid = |name: &String| port_name(name).is_some();
+        if let Some(name) = port.name.take_if(|name| invalid(name)) {
+            all.push(work.lost(&format!("port {written}: the name {name}")));
         }
         add(work, &mut all, &port, &written);
     }
@@ -79,6 +88,14 @@ fn add(work: &Work<'_>, all: &mut Vec<Value>, port: &Published, written: &str) {
 
 fn entry(port: &Published, target: u16, host: Option<u16>) -> Value {
     let mut entry = Entries::new();
+    // Each has a name of its own.
+    if let Some(name) = port
+        .name
+        .as_ref()
+        .filter(|_| port.target.0 == port.target.1)
+    {
+        set(&mut entry, "name", text(&**name));
+    }
     set(&mut entry, "containerPort", number(target));
     if let Some(host) = host {
         set(&mut entry, "hostPort", number(host));
@@ -104,6 +121,7 @@ fn published(item: &Value) -> Option<Published> {
         },
         ip: scalar(item, "host_ip").and_then(|ip| address(&ip)),
         protocol: scalar(item, "protocol").unwrap_or_else(|| "tcp".to_owned()),
+        name: scalar(item, "name"),
     };
     known_protocol(port)
 }
@@ -130,6 +148,7 @@ fn short(text: &str) -> Option<Published> {
         host,
         ip,
         protocol,
+        name: None,
     })
 }
 

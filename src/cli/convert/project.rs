@@ -1,9 +1,10 @@
 //! Compose files as one project: variables replaced, files merged, `extends` followed, profiles chosen.
 
 use super::Source;
+use super::container::extra_hosts;
 use super::include::{folder, include, rebase};
-use super::interpolate::Variables;
-use super::tree::{Entries, entries, items, map, pairs, scalar, scalars, set, text};
+use super::interpolate::{Variables, unset};
+use super::tree::{Entries, entries, items, map, pairs, scalar, scalars, set, text, texts};
 use crate::spec::value::{MAX_VALUES, Value};
 use crate::spec::{ImageName, parse};
 
@@ -69,6 +70,11 @@ pub(super) fn load(files: &[(String, String)], source: &Source<'_>) -> Result<Pr
     }
     let mut left_out = Vec::new();
     include(&mut whole, source, &variables, &mut left_out)?;
+    if let Value::Map(all) = &mut whole {
+        // Services may extend others, over which their tags have a say.
+        let others = all.iter_mut().filter(|(key, _)| key != "services");
+        others.for_each(|(_, value)| untag(value));
+    }
     let services = entries(whole.get("services"));
     if services.is_empty() {
         return Err("it has no `services`".to_owned());
@@ -78,25 +84,39 @@ pub(super) fn load(files: &[(String, String)], source: &Source<'_>) -> Result<Pr
     }
     let mut project = Project {
         origin: "compose",
-        name: scalar(&whole, "name"),
+        name: variables
+            .get("COMPOSE_PROJECT_NAME")
+            .filter(|name| !name.is_empty())
+            .or_else(|| scalar(&whole, "name")),
         volumes: entries(whole.get("volumes")).to_vec(),
         secrets: entries(whole.get("secrets")).to_vec(),
         configs: entries(whole.get("configs")).to_vec(),
         left_out,
         ..Project::default()
     };
+    // What docker compose takes from the environment and from `.env`, too.
+    let by_variable = variables.get("COMPOSE_PROFILES").unwrap_or_default();
+    let by_variable = by_variable.split(',').map(|word| word.trim().to_owned());
+    let wanted: Vec<String> = match source.profiles {
+        [] => by_variable.filter(|word| !word.is_empty()).collect(),
+        given => given.to_vec(),
+    };
     let mut left = MAX_VALUES;
     bounded(&whole, &mut left)?;
     // What is extended counts each time.
     left = MAX_VALUES;
     for (name, _) in services {
-        let service = extended(name, &whole, source, &variables, MAX_EXTENDS)?;
+        let mut service = extended(name, &whole, source, &variables, MAX_EXTENDS)?;
+        untag(&mut service);
+        if service == Value::Null {
+            continue;
+        }
         bounded(&service, &mut left)?;
         let profiles = scalars(service.get("profiles"));
         let chosen = |profile: &String| profile == "*" || profiles.contains(profile);
         // The empty one is chosen where none is.
-        let by_default = source.profiles.is_empty() && profiles.iter().any(String::is_empty);
-        if profiles.is_empty() || by_default || source.profiles.iter().any(chosen) {
+        let by_default = wanted.is_empty() && profiles.iter().any(String::is_empty);
+        if profiles.is_empty() || by_default || wanted.iter().any(chosen) {
             project.services.push((name.clone(), service));
         } else {
             let profile = &profiles[0];
@@ -123,10 +143,19 @@ pub(super) fn load(files: &[(String, String)], source: &Source<'_>) -> Result<Pr
         let what = "networks: every pod reaches every pod, and the world";
         project.left_out.push(what.to_owned());
     }
+    for (name, network) in networks {
+        let own = scalar(network, "driver");
+        let local = |driver: &String| matches!(&**driver, "bridge" | "default" | "overlay");
+        if let Some(driver) = own.filter(|driver| !local(driver)) {
+            let what = format!(
+                "networks.{name}: the driver {driver}: pods have addresses of the node's bridge"
+            );
+            project.left_out.push(what);
+        }
+    }
     images(&project.services, &variables)?;
-    for missing in variables.missing() {
-        let what = format!("${missing}: it is not set, and empty here");
-        project.left_out.push(what);
+    for missing in variables.missing().iter().chain(source.missing) {
+        project.left_out.push(unset(missing));
     }
     Ok(project)
 }
@@ -184,7 +213,7 @@ pub(super) fn read(content: &str, name: &str, variables: &Variables<'_>) -> Resu
         format!("{name}:{line}:{column}: {}{hint}", problem.message)
     };
     let mut whole = Value::Map(Vec::new());
-    for mut document in parse::parse(content).map_err(failed)? {
+    for mut document in parse::parse_tagged(content, TAGS).map_err(failed)? {
         let replaced = variables.replace_all(&mut document);
         replaced.map_err(|why| format!("{name}: {why}"))?;
         whole = merged("", whole, document);
@@ -231,7 +260,7 @@ fn extended(
     let file = scalar(base, "file");
     let of = scalar(base, "service").or_else(|| base.scalar_text());
     let of = of.ok_or_else(|| format!("`{name}` extends nothing"))?;
-    let mut base = match file {
+    let base = match file {
         None => extended(&of, whole, source, variables, depth)?,
         Some(file) => {
             let content = source.text(&file)?;
@@ -240,10 +269,6 @@ fn extended(
             extended(&of, &other, source, variables, depth)?
         }
     };
-    // These are of one service only.
-    for key in ["depends_on", "links", "volumes_from", "container_name"] {
-        base.remove(key);
-    }
     let mut own = service.clone();
     own.remove("extends");
     Ok(merged("", base, own))
@@ -253,6 +278,10 @@ fn extended(
 pub(super) fn merged(key: &str, base: Value, over: Value) -> Value {
     match (key, base, over) {
         (_, base, Value::Null) => base,
+        ("extra_hosts", base, over) => {
+            let both = [extra_hosts(Some(&base)), extra_hosts(Some(&over))].concat();
+            texts(both)
+        }
         ("command" | "entrypoint" | "test", _, over) => over,
         ("environment" | "labels" | "annotations" | "sysctls" | "args", base, over) => {
             let mut all = Entries::new();
@@ -285,6 +314,17 @@ pub(super) fn merged(key: &str, base: Value, over: Value) -> Value {
         }
         (_, Value::Map(mut base), Value::Map(over)) => {
             for (key, value) in over {
+                let value = match tag(&value) {
+                    Some((RESET, _)) => {
+                        base.retain(|(known, _)| *known != key);
+                        continue;
+                    }
+                    Some((_, inside)) => {
+                        set(&mut base, &key, inside.clone());
+                        continue;
+                    }
+                    None => value,
+                };
                 match base.iter_mut().find(|(k, _)| *k == key) {
                     Some((_, old)) => {
                         let former = std::mem::replace(old, Value::Null);
@@ -308,6 +348,39 @@ pub(super) fn merged(key: &str, base: Value, over: Value) -> Value {
             Value::List(both.cloned().collect())
         }
         (_, _, over) => over,
+    }
+}
+
+/// The tags by which a file takes a value of an earlier one away, and puts another in its place.
+const RESET: &str = "!reset";
+const TAGS: &[&str] = &[RESET, "!override"];
+
+/// The tag of a value, and the value.
+fn tag(value: &Value) -> Option<(&str, &Value)> {
+    match value {
+        Value::Map(entries) => match &entries[..] {
+            [(tag, inside)] if TAGS.contains(&&**tag) => Some((tag, inside)),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// Does what tags say where no other file has a say.
+fn untag(value: &mut Value) {
+    while let Some((tag, inside)) = tag(value) {
+        *value = match tag {
+            RESET => Value::Null,
+            _ => inside.clone(),
+        };
+    }
+    match value {
+        Value::Map(entries) => {
+            entries.retain(|(_, value)| !matches!(tag(value), Some((RESET, _))));
+            entries.iter_mut().for_each(|(_, value)| untag(value));
+        }
+        Value::List(items) => items.iter_mut().for_each(untag),
+        _ => {}
     }
 }
 

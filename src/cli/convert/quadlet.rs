@@ -4,101 +4,9 @@ use super::Source;
 use super::project::Project;
 use super::run_line::{alias, mount, options, push, raw_file, secret};
 use super::tree::{Entries, entries, map, set, text, texts};
-use super::words::split;
+use super::unit::{Unit, adds_to, is_true, unquoted};
+use super::words::split_unit;
 use crate::spec::value::Value;
-
-/// The endings of units.
-pub(super) const KINDS: [&str; 7] = [
-    "container",
-    "pod",
-    "volume",
-    "network",
-    "kube",
-    "image",
-    "build",
-];
-
-/// A unit: its name without the ending, its kind, and the values of its keys in order.
-struct Unit {
-    name: String,
-    kind: String,
-    keys: Vec<(String, String, String)>,
-}
-
-impl Unit {
-    fn read(file: &str, content: &str) -> Result<Self, String> {
-        let base = file.rsplit('/').next().unwrap_or_default();
-        let (name, kind) = base.rsplit_once('.').unwrap_or((base, "container"));
-        let kind = if KINDS.contains(&kind) {
-            kind
-        } else {
-            "container"
-        };
-        let mut unit = Self {
-            name: name.trim_end_matches('@').to_owned(),
-            kind: kind.to_owned(),
-            keys: Vec::new(),
-        };
-        let mut section = String::new();
-        let mut pending = String::new();
-        for line in content.lines() {
-            let line = line.trim();
-            if pending.is_empty() && line.is_empty() || line.starts_with(['#', ';']) {
-                continue;
-            }
-            if let Some(more) = line.strip_suffix('\\') {
-                pending.push_str(more);
-                pending.push(' ');
-                continue;
-            }
-            pending.push_str(line);
-            let line = std::mem::take(&mut pending);
-            if let Some(name) = line.strip_prefix('[').and_then(|l| l.strip_suffix(']')) {
-                name.clone_into(&mut section);
-            } else if let Some((key, value)) = line.split_once('=') {
-                let (key, value) = (key.trim().to_owned(), specifiers(value.trim()));
-                unit.keys.push((section.clone(), key, value));
-            } else {
-                return Err(format!("{file}: `{line}` is no `KEY=VALUE`"));
-            }
-        }
-        Ok(unit)
-    }
-
-    fn values(&self, section: &str, key: &str) -> Vec<&str> {
-        let all = self
-            .keys
-            .iter()
-            .filter(|(s, k, _)| s == section && k == key);
-        all.map(|(_, _, value)| &**value).collect()
-    }
-
-    fn last(&self, section: &str, key: &str) -> Option<&str> {
-        self.values(section, key).pop()
-    }
-}
-
-/// The specifiers of systemd that are the same on every machine, for services of the system.
-fn specifiers(value: &str) -> String {
-    let mut out = String::new();
-    let mut letters = value.chars();
-    while let Some(c) = letters.next() {
-        if c != '%' {
-            out.push(c);
-            continue;
-        }
-        match letters.next() {
-            Some('h') => out.push_str("/root"),
-            Some('t') => out.push_str("/run"),
-            Some('S') => out.push_str("/var/lib"),
-            Some('E') => out.push_str("/etc"),
-            Some('T') => out.push_str("/tmp"),
-            Some('%') => out.push('%'),
-            other => out.extend(Some('%').into_iter().chain(other)),
-        }
-    }
-    out
-}
 
 /// The project of these units, each with its file's name.
 pub(super) fn load(
@@ -106,10 +14,31 @@ pub(super) fn load(
     source: &Source<'_>,
     project: &mut Project,
 ) -> Result<(), String> {
-    let units = files
-        .iter()
-        .map(|(file, content)| Unit::read(file, content));
-    let units = units.collect::<Result<Vec<_>, _>>()?;
+    let mut units = Vec::new();
+    for (file, content) in files.iter().filter(|(file, _)| adds_to(file).is_none()) {
+        units.push(Unit::read(file, content)?);
+    }
+    for (file, content) in files {
+        let Some((name, kind)) = adds_to(file) else {
+            continue;
+        };
+        let name = name.trim_end_matches('@');
+        let mut known = units.iter_mut();
+        let unit = known.find(|unit| unit.kind == kind && unit.name == name);
+        let unit =
+            unit.ok_or_else(|| format!("`{file}` adds to `{name}.{kind}`: give that, too"))?;
+        unit.add(file, content)?;
+    }
+    let units = units;
+    for unit in &units {
+        for specifier in unit.specifiers() {
+            let what = format!(
+                "{}.{}: {specifier}: it stays as it is written",
+                unit.name, unit.kind
+            );
+            project.left_out.push(what);
+        }
+    }
     for unit in units.iter().filter(|unit| unit.kind == "kube") {
         for key in ["Yaml", "ConfigMap"] {
             for path in unit.values("Kube", key) {
@@ -124,8 +53,7 @@ pub(super) fn load(
         volume(unit, project);
     }
     for unit in units.iter().filter(|unit| unit.kind == "network") {
-        let is_on = |word| matches!(word, "true" | "yes" | "1" | "on");
-        if unit.last("Network", "Internal").is_some_and(is_on) {
+        if unit.last("Network", "Internal").is_some_and(is_true) {
             let what = format!(
                 "network {}: every pod reaches every pod, and the world",
                 unit.name
@@ -157,6 +85,13 @@ pub(super) fn load(
         let mut service = container(unit, &units)?;
         if let Some(pod) = unit.last("Container", "Pod") {
             let pod = pod.strip_suffix(".pod").unwrap_or(pod);
+            if !units.iter().any(|u| u.kind == "pod" && u.name == pod) {
+                let what = format!(
+                    "{}.container: Pod={pod}.pod: give that unit, too",
+                    unit.name
+                );
+                project.left_out.push(what);
+            }
             match heads.iter().find(|(of, _)| *of == pod) {
                 Some((_, head)) => {
                     set(
@@ -302,13 +237,18 @@ fn same(key: &str, value: &str, service: &mut Entries) -> Result<bool, String> {
                 let words = value.split_whitespace();
                 words.for_each(|word| push(service, &of[1..], text(word)));
             }
-            Some(list) => push(service, list, text(value.trim_start_matches('-'))),
-            None => set(service, of, text(value)),
+            // It starts without the device, too.
+            Some("devices") => match value.strip_prefix('-') {
+                Some(device) => push(service, "devices", text(format!("{device}:optional"))),
+                None => push(service, "devices", text(value)),
+            },
+            Some(list) => push(service, list, text(value)),
+            None => set(service, of, text(unquoted(value))),
         }
         return Ok(true);
     }
     if let Some((_, list)) = WORDS.iter().find(|(name, _)| *name == key) {
-        for word in split(value)? {
+        for word in split_unit(value)? {
             push(service, list, text(word));
         }
         return Ok(true);
@@ -326,7 +266,16 @@ fn same(key: &str, value: &str, service: &mut Entries) -> Result<bool, String> {
         }
         "NetworkAlias" => alias(value, service),
         "Network" => {
-            let name = value.split(':').next().unwrap_or_default();
+            let (name, options_of) = value.split_once(':').unwrap_or((value, ""));
+            if name.ends_with(".network") {
+                for option in options_of.split(',').filter(|option| !option.is_empty()) {
+                    set(
+                        service,
+                        &format!("Network={name}: {option}"),
+                        Value::Bool(true),
+                    );
+                }
+            }
             if let Some(other) = name.strip_suffix(".container") {
                 set(service, "network_mode", text(format!("service:{other}")));
             } else {
@@ -335,7 +284,7 @@ fn same(key: &str, value: &str, service: &mut Entries) -> Result<bool, String> {
             }
         }
         "PodmanArgs" | "GlobalArgs" => {
-            options(&split(value)?, service)?;
+            options(&split_unit(value)?, service)?;
         }
         _ => return Ok(false),
     }
@@ -356,23 +305,43 @@ fn container(unit: &Unit, units: &[Unit]) -> Result<Entries, String> {
             continue;
         }
         if let Some((_, field)) = HEALTH.iter().find(|(name, _)| name == key) {
+            let value = unquoted(value);
             let list = || serde_json::from_str::<Vec<String>>(value).ok();
             let words = list().map(|words| texts(["CMD".to_owned()].into_iter().chain(words)));
-            set(&mut check, field, words.unwrap_or_else(|| text(&**value)));
+            match (*field, value) {
+                ("test", "none") => set(&mut check, "disable", Value::Bool(true)),
+                _ => set(&mut check, field, words.unwrap_or_else(|| text(value))),
+            }
             continue;
         }
         match &**key {
-            "Image" => image(value, units, &mut service),
-            "EnvironmentFile" => push(&mut service, "env_file", raw_file(value)),
-            "Exec" => set(&mut service, "command", texts(split(value).map_err(of)?)),
+            "Image" => image(unquoted(value), units, &mut service).map_err(of)?,
+            "EnvironmentFile" => {
+                let (path, required) = match value.strip_prefix('-') {
+                    Some(path) => (path, false),
+                    None => (&**value, true),
+                };
+                let mut file = raw_file(path);
+                if let (Value::Map(file), false) = (&mut file, required) {
+                    set(file, "required", Value::Bool(false));
+                }
+                push(&mut service, "env_file", file);
+            }
+            "Exec" => set(
+                &mut service,
+                "command",
+                texts(split_unit(value).map_err(of)?),
+            ),
             "Entrypoint" => {
+                let value = unquoted(value);
                 let words = match value.starts_with('[') {
-                    true => serde_json::from_str(value).unwrap_or_else(|_| vec![value.clone()]),
-                    false => split(value).map_err(of)?,
+                    true => serde_json::from_str(value).unwrap_or_else(|_| vec![value.to_owned()]),
+                    false => split_unit(value).map_err(of)?,
                 };
                 set(&mut service, "entrypoint", texts(words));
             }
             "User" => {
+                let value = unquoted(value);
                 let group = unit
                     .last("Container", "Group")
                     .map(|group| format!(":{group}"));
@@ -383,9 +352,17 @@ fn container(unit: &Unit, units: &[Unit]) -> Result<Entries, String> {
                 );
             }
             "Group" if user.is_some() => {}
-            "Mount" => push(&mut service, "volumes", mount(value)),
+            "Mount" => {
+                let mut mount = mount(value);
+                let source = super::tree::scalar(&mount, "source");
+                let volume = source.as_deref().and_then(|s| s.strip_suffix(".volume"));
+                if let (Value::Map(mount), Some(volume)) = (&mut mount, volume) {
+                    set(mount, "source", text(volume));
+                }
+                push(&mut service, "volumes", mount);
+            }
             "Secret" => secret(value, &mut service),
-            "NoNewPrivileges" if value == "true" => {
+            "NoNewPrivileges" if is_true(value) => {
                 push(&mut service, "security_opt", text("no-new-privileges:true"));
             }
             "SeccompProfile" => {
@@ -419,6 +396,12 @@ fn container(unit: &Unit, units: &[Unit]) -> Result<Entries, String> {
     if !check.is_empty() {
         set(&mut service, "healthcheck", Value::Map(check));
     }
+    if !service
+        .iter()
+        .any(|(key, _)| key == "image" || key == "build")
+    {
+        return Err(of("it has no `Image`".to_owned()));
+    }
     match unit.last("Service", "Restart") {
         None | Some("no") => set(&mut service, "restart", text("no")),
         Some("on-failure" | "on-abnormal" | "on-abort" | "on-watchdog") => {
@@ -440,7 +423,7 @@ fn container(unit: &Unit, units: &[Unit]) -> Result<Entries, String> {
     Ok(service)
 }
 
-fn image(value: &str, units: &[Unit], service: &mut Entries) {
+fn image(value: &str, units: &[Unit], service: &mut Entries) -> Result<(), String> {
     let unit = |kind: &str| {
         let name = value.strip_suffix(kind)?.strip_suffix('.')?;
         units
@@ -449,6 +432,10 @@ fn image(value: &str, units: &[Unit], service: &mut Entries) {
     };
     if let Some(image) = unit("image").and_then(|unit| unit.last("Image", "Image")) {
         set(service, "image", text(image));
+    } else if value.ends_with(".image") {
+        return Err(format!(
+            "Image={value}: give that unit, too, or name the image"
+        ));
     } else if value.ends_with(".build") {
         set(service, "build", Value::Bool(true));
         if let Some(tag) = unit("build").and_then(|unit| unit.last("Build", "ImageTag")) {
@@ -457,6 +444,7 @@ fn image(value: &str, units: &[Unit], service: &mut Entries) {
     } else {
         set(service, "image", text(value));
     }
+    Ok(())
 }
 
 /// Gives the first container of a pod what the pod asks for.

@@ -72,6 +72,7 @@ pub(super) fn resources(work: &Work<'_>, service: &Value, all: &mut Entries) {
         lost.push(format!("replicas: {other}"));
     }
     for key in [
+        "labels",
         "update_config",
         "rollback_config",
         "placement",

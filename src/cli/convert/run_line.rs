@@ -91,8 +91,20 @@ const OPTIONS: &[(&str, Option_)] = &[
     (" --mac-address ", Text("mac_address")),
     (" --oom-score-adj ", Text("oom_score_adj")),
     (
-        " --cgroupns --cgroup-parent --ip --ip6 --uts --pod --rootfs --tz --umask ",
+        " --cgroupns --cgroup-parent --ip --ip6 --uts --pod --rootfs --tz --umask --blkio-weight --blkio-weight-device \
+          --cgroup-conf --chrootdirs --cpu-rt-period --cpu-rt-runtime --cpuset-mems --decryption-key --device-cgroup-rule \
+          --device-read-bps --device-read-iops --device-write-bps --device-write-iops --env-merge --gidmap --group-entry \
+          --health-log-destination --health-max-log-count --health-max-log-size --health-start-interval \
+          --health-startup-cmd --health-startup-interval --health-startup-retries --health-startup-success \
+          --health-startup-timeout --hosts-file --hostuser --image-volume --init-path --intel-rdt-closid --ip-range \
+          --isolation --kernel-memory --label-file --link-local-ip --memory-swappiness --passwd-entry --personality \
+          --preserve-fd --preserve-fds --rdt-class --seccomp-policy --shm-size-systemd --storage-opt --subgidname \
+          --subuidname --systemd --timeout --uidmap --unsetenv --variant --os --volume-driver ",
         Text(""),
+    ),
+    (
+        " --env-host --no-hosts --no-hostname --read-only-tmpfs --unsetenv-all --passwd --http-proxy --rmi --use-api-socket ",
+        Switch(""),
     ),
     (" --init ", Switch("init")),
     (" --privileged ", Switch("privileged")),
@@ -108,11 +120,12 @@ const OPTIONS: &[(&str, Option_)] = &[
     (" --health-on-failure ", Health("x-on-failure")),
     (" --no-healthcheck ", Switch("")),
     (
-        " -d --detach --rm --replace --sig-proxy --oom-kill-disable -q --quiet --tls-verify ",
+        " -d --detach --rm --replace --sig-proxy --oom-kill-disable -q --quiet --tls-verify --disable-content-trust ",
         Nothing,
     ),
     (
-        " -a --attach --cidfile --detach-keys --sdnotify --conmon-pidfile --authfile ",
+        " -a --attach --cidfile --detach-keys --sdnotify --conmon-pidfile --authfile --pidfile --pod-id-file --creds \
+          --cert-dir --retry --retry-delay --module ",
         NothingWith,
     ),
 ];
@@ -309,6 +322,10 @@ fn option(
         List(key) => push(service, key, text(value)),
         Text("") => set(service, name, text(value)),
         Text(key) => set(service, key, text(value)),
+        Health("test") if value == "none" => {
+            let check = map([("disable", Value::Bool(true))]);
+            set(service, "healthcheck", check);
+        }
         Health(field) => {
             let mut check = entry(service, "healthcheck");
             set(&mut check, field, text(value));

@@ -39,6 +39,73 @@ pub(super) fn split(text: &str) -> Result<Vec<String>, String> {
     Ok(words)
 }
 
+/// Splits like systemd does for programs and variables: quotes, and the escapes of C (systemd.syntax(7)).
+pub(super) fn split_unit(text: &str) -> Result<Vec<String>, String> {
+    let mut words = Vec::new();
+    let mut word: Option<String> = None;
+    let mut quote = None;
+    let mut letters = text.chars();
+    while let Some(c) = letters.next() {
+        match (quote, c) {
+            (_, '\\') => {
+                let (meant, rest) = escape(letters.as_str());
+                word.get_or_insert_default().push_str(&meant);
+                letters = rest.chars();
+            }
+            (Some(open), c) if c == open => quote = None,
+            (Some(_), c) => word.get_or_insert_default().push(c),
+            (None, '"' | '\'') => {
+                quote = Some(c);
+                word.get_or_insert_default();
+            }
+            (None, c) if c.is_whitespace() => words.extend(word.take()),
+            (None, c) => word.get_or_insert_default().push(c),
+        }
+    }
+    if let Some(open) = quote {
+        return Err(format!("no closing {open} in `{text}`"));
+    }
+    words.extend(word);
+    Ok(words)
+}
+
+/// What the text after a backslash means, and what follows. An unknown letter stays, with its backslash.
+fn escape(text: &str) -> (String, &str) {
+    let Some(first) = text.chars().next() else {
+        return ("\\".to_owned(), "");
+    };
+    let rest = &text[first.len_utf8()..];
+    let single = match first {
+        'a' => '\u{7}',
+        'b' => '\u{8}',
+        'f' => '\u{c}',
+        'n' => '\n',
+        'r' => '\r',
+        't' => '\t',
+        'v' => '\u{b}',
+        's' | ' ' => ' ',
+        '\\' | '"' | '\'' => first,
+        'x' | 'u' | 'U' | '0'..='7' => {
+            let (digits, radix, rest) = match first {
+                'x' => (2, 16, rest),
+                'u' => (4, 16, rest),
+                'U' => (8, 16, rest),
+                _ => (3, 8, text),
+            };
+            let number = rest
+                .get(..digits)
+                .filter(|d| d.chars().all(|c| c.is_digit(radix)));
+            let number = number.and_then(|digits| u32::from_str_radix(digits, radix).ok());
+            return match number.and_then(char::from_u32) {
+                Some(c) => (c.to_string(), &rest[digits..]),
+                None => (format!("\\{first}"), &text[first.len_utf8()..]),
+            };
+        }
+        _ => return (format!("\\{first}"), rest),
+    };
+    (single.to_string(), rest)
+}
+
 /// A duration such as `1m30s`, `500ms` or `20` (seconds), in whole seconds, rounded up.
 pub(super) fn seconds(text: &str) -> Option<u32> {
     let mut total = 0.0;
@@ -148,6 +215,36 @@ mod tests {
             );
         }
         assert!(split("'a").is_err() && split("\"a").is_err());
+    }
+
+    #[test]
+    fn units_of_systemd_are_split_with_the_escapes_of_c() {
+        for (text, expected) in [
+            (
+                r#"/some/path "a;b\nc" a;b\nc '\110ello' x\x20y \u00e4 \\ \q"#,
+                &[
+                    "/some/path",
+                    "a;b\nc",
+                    "a;b\nc",
+                    "Hello",
+                    "x y",
+                    "ä",
+                    "\\",
+                    "\\q",
+                ][..],
+            ),
+            ("D=a\\x20b '' \"\"", &["D=a b", "", ""]),
+            (
+                "a\\ b 'c\"d' \\x2 \\ud800",
+                &["a b", "c\"d", "\\x2", "\\ud800"],
+            ),
+            ("", &[]),
+            ("end\\", &["end\\"]),
+        ] {
+            let expected: Vec<_> = expected.iter().map(|w| (*w).to_owned()).collect();
+            assert_eq!(split_unit(text), Ok(expected), "{text}");
+        }
+        assert!(split_unit("'a").is_err());
     }
 
     #[test]

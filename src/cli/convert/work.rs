@@ -65,6 +65,10 @@ pub(super) struct Work<'a> {
     pub(super) service: &'a str,
     /// The pod that it becomes a part of.
     pub(super) pod: &'a str,
+    /// The services whose containers are in that pod.
+    pub(super) members: &'a [&'a str],
+    /// Whether it is a step before another service: an init container, whose pod has the settings of that service.
+    pub(super) is_step: bool,
 }
 
 impl Work<'_> {
@@ -144,6 +148,10 @@ impl Pod {
     /// Sets a field of the pod that its containers share; another value of an earlier container stays.
     pub(super) fn share(&mut self, work: &Work<'_>, key: &str, value: Value) {
         match self.spec.iter().find(|(k, _)| k == key) {
+            None if work.is_step => {
+                let what = format!("{key}: the pod is that of the service that waits for it");
+                self.spec.push(work.lost_entry(&what));
+            }
             None => self.spec.push((key.to_owned(), value)),
             Some((_, old)) if *old == value => {}
             Some(_) => {

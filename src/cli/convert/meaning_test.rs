@@ -1,0 +1,419 @@
+//! Forms of compose files, quadlet units and commands whose meaning is easily lost or changed, and what they become.
+
+use super::convert_test::{compose, converted, fixtures, line, whole, yaml};
+use super::*;
+
+/// The manifests of quadlet units: `FILE` and its text, one after the other.
+fn units(files: &[(&str, &str)]) -> std::result::Result<String, String> {
+    let owned = |(name, text): &(&str, &str)| ((*name).to_owned(), (*text).to_owned());
+    let files = files.iter().map(owned).collect();
+    let output = converted(&Given::Files(files), &fixtures().join("none"), &[])?;
+    Ok(whole(&output))
+}
+
+/// What the manifests of a text must say, and must not.
+fn check(given: &str, yaml: &str, wanted: &[&str], unwanted: &[&str]) {
+    for part in wanted {
+        assert!(yaml.contains(part), "no `{part}`:\n{given}\n{yaml}");
+    }
+    for part in unwanted {
+        assert!(!yaml.contains(part), "`{part}`:\n{given}\n{yaml}");
+    }
+}
+
+fn says(services: &str, wanted: &[&str], unwanted: &[&str]) {
+    let text = format!("services:\n{services}");
+    check(&text, &yaml(&text), wanted, unwanted);
+}
+
+#[test]
+fn a_step_changes_nothing_of_the_pod_that_it_comes_before() {
+    let after = "depends_on: {init: {condition: service_completed_successfully}}";
+    says(
+        &format!(
+            "  app: {{image: 'a:1', restart: always, hostname: app, {after}}}\n  init: {{image: b, pid: host, hostname: \
+             init, extra_hosts: ['x:1.2.3.4'], stop_grace_period: 3s, labels: {{a: b}}, sysctls: {{net.core.somaxconn: 1}}, \
+             network_mode: host, init: true, healthcheck: {{test: 'true'}}, stop_signal: SIGINT}}\n"
+        ),
+        &[
+            "  hostname: app\n",
+            "init: not carried over: hostPID: the pod is that",
+            "init: not carried over: hostname: another container",
+            "init: not carried over: hostAliases: the pod is that",
+            "init: not carried over: hostNetwork: the pod is that",
+            "init: not carried over: labels: the pod is that",
+            "init: not carried over: sysctls: the pod is that",
+            "init: not carried over: healthcheck: it is an init container",
+            "init: not carried over: stop_signal: it is an init container",
+        ],
+        &[
+            "hostPID: true",
+            "hostNetwork: true",
+            "terminationGrace",
+            "a: b",
+            "readinessProbe",
+            "stopSignal",
+        ],
+    );
+}
+
+#[test]
+fn services_with_one_name_have_one_service() {
+    let text = "  a: {image: 'a:1', networks: {n: {aliases: [backend]}}}\n  b: {image: 'b:1', hostname: backend}\n";
+    let label = "alias-backend: \"true\"";
+    says(text, &[label, "  name: backend\n"], &[]);
+    let whole = yaml(&format!("services:\n{text}"));
+    assert_eq!(whole.matches(label).count(), 3, "{whole}");
+    assert_eq!(whole.matches("  name: backend\n").count(), 1, "{whole}");
+    let taken =
+        compose("services:\n  a: {image: 'a:1', hostname: b}\n  b: {image: 'b:1'}\n").unwrap();
+    assert!(
+        taken
+            .remarks
+            .iter()
+            .any(|r| r.ends_with("the name b: the service `b` has it")),
+        "{:?}",
+        taken.remarks
+    );
+    let dots = compose(
+        "services:\n  a: {image: 'a:1', networks: {m: {aliases: [xmpp.meet.jitsi]}}}\n  b: {image: 'b:1'}\n",
+    );
+    let dots = dots.unwrap();
+    let remark = "compose: a: not carried over: the name xmpp.meet.jitsi: others reach it as `xmpp-meet-jitsi`";
+    assert!(
+        dots.remarks.iter().any(|r| r == remark),
+        "{:?}",
+        dots.remarks
+    );
+}
+
+#[test]
+fn who_waits_for_the_service_whose_network_it_has_starts_after_it() {
+    says(
+        "  vpn: {image: 'v:1', restart: always, healthcheck: {test: [CMD, true]}, ports: ['8080:80']}\n  app: {image: 'a:1', \
+         network_mode: 'service:vpn', restart: always, depends_on: {vpn: {condition: service_healthy}}}\n",
+        &[
+            "initContainers:\n  - name: vpn",
+            "startupProbe:",
+            "restartPolicy: Always",
+            "containers:\n  - name: app",
+        ],
+        &["livenessProbe:\n"],
+    );
+    // Those that wait for each other all are containers.
+    says(
+        "  a: {image: 'a:1', depends_on: [b]}\n  b: {image: 'b:1', network_mode: 'service:a', depends_on: [a]}\n",
+        &["containers:\n  - name: a", "  - name: b"],
+        &["initContainers"],
+    );
+    // `started` waits for nothing more.
+    says(
+        "  a: {image: 'a:1', healthcheck: {test: 'true'}}\n  b: {image: 'b:1', network_mode: 'service:a', depends_on: [a]}\n",
+        &[
+            "initContainers:\n  - name: a",
+            "restart policy Never: others of its pod start after it",
+        ],
+        &["startupProbe"],
+    );
+}
+
+#[test]
+fn values_of_services_mean_what_they_mean_to_docker() {
+    for (service, wanted, unwanted) in [
+        (
+            "entrypoint: [''], command: sh -c x",
+            &["command:\n    - sh\n    - -c\n    - x"][..],
+            &["args"][..],
+        ),
+        (
+            "networks: {lan: {ipv4_address: 10.0.0.3, mac_address: '02:42:ac:11:65:43', aliases: [x]}}",
+            &[
+                "networks.lan.ipv4_address: a fixed address",
+                "networks.lan.mac_address",
+            ],
+            &["networks.lan.aliases"],
+        ),
+        (
+            "tmpfs: ['/run:mode=1750,exec,size=1m,rw']",
+            &[
+                "tmpfs /run: the option mode=1750",
+                "tmpfs /run: the option exec",
+                "sizeLimit: 1Mi",
+            ],
+            &["option rw"],
+        ),
+        (
+            "ports: [{target: 80, published: 8080, name: web, app_protocol: http}, {target: 81, name: Not_valid}]",
+            &["name: web", "app_protocol", "the name Not_valid"],
+            &["name: Not"],
+        ),
+        (
+            "post_start: [{command: x, user: root, privileged: true}]",
+            &["postStart", "post_start.user", "post_start.privileged"],
+            &[],
+        ),
+        (
+            "deploy: {labels: {a: b}, restart_policy: {condition: any, max_attempts: 3, delay: 5s, window: 1m}}",
+            &[
+                "deploy.labels",
+                "restart_policy.max_attempts",
+                "restart_policy.delay",
+                "restart_policy.window",
+            ],
+            &[],
+        ),
+        (
+            "pid: 'service:b'",
+            &["pid: service:b: containers of one pod share it"],
+            &["shareProcessNamespace"],
+        ),
+    ] {
+        says(
+            &format!("  a: {{image: 'a:1', {service}}}\n  b: {{image: 'b:1'}}\n"),
+            wanted,
+            unwanted,
+        );
+    }
+    says(
+        "  a: {image: 'a:1', network_mode: 'service:b', pid: 'service:b'}\n  b: {image: 'b:1'}\n",
+        &["shareProcessNamespace: true"],
+        &["pid: service:b"],
+    );
+    says(
+        "  a: {image: 'a:1', dns: [172.22.1.254, 9.9.9.9]}\n  b: {image: 'b:1', networks: {n: {ipv4_address: 172.22.1.254}}}\n",
+        &["dns: 172.22.1.254: the fixed address of b", "- 9.9.9.9"],
+        &["- 172.22.1.254"],
+    );
+}
+
+#[test]
+fn volumes_that_are_no_directories_of_the_node_are_named() {
+    let of = |volume: &str| {
+        let text = format!(
+            "services:\n  a: {{image: 'a:1', volumes: ['d:/d']}}\nvolumes: {{d: {volume}}}\nnetworks: {{lan: {{driver: macvlan}}}}\n"
+        );
+        yaml(&text)
+    };
+    let ssh = of("{driver: vieux/sshfs, driver_opts: {sshcmd: 'u@h:/p'}}");
+    check(
+        "sshfs",
+        &ssh,
+        &[
+            "volume d: the driver vieux/sshfs",
+            "networks.lan: the driver macvlan",
+        ],
+        &[],
+    );
+    let bound = of("{driver_opts: {type: none, o: 'bind,ro,uid=5', device: /srv/x}}");
+    check(
+        "bound",
+        &bound,
+        &["path: /srv/x", "readOnly: true", "the option uid=5"],
+        &["driver local"],
+    );
+    let external = of("{external: {name: my-cool-volume}}");
+    check(
+        "external",
+        &external,
+        &["claimName: my-cool-volume", "was made elsewhere"],
+        &[],
+    );
+}
+
+#[test]
+fn what_is_extended_and_merged_loses_nothing() {
+    says(
+        "  base: {image: 'b:1', depends_on: [db], links: [db]}\n  app: {extends: base}\n  db: {image: 'd:1'}\n",
+        &["name: app\n  labels:\n    app: app\n  annotations:\n    coracle.dev/after: db"],
+        &[],
+    );
+    let files = |first: &str, second: &str| {
+        let files = [("1.yaml", first), ("2.yaml", second)];
+        let files =
+            files.map(|(name, text)| (name.to_owned(), format!("services:\n  a: {text}\n")));
+        let output = converted(&Given::Files(files.into()), &fixtures().join("none"), &[]);
+        whole(&output.unwrap())
+    };
+    let hosts = files(
+        "{image: 'a:1', extra_hosts: ['a:1.2.3.4']}",
+        "{extra_hosts: {c: 1.2.3.5}}",
+    );
+    check("hosts", &hosts, &["ip: 1.2.3.4", "ip: 1.2.3.5"], &[]);
+    let reset = files(
+        "{image: 'a:1', ports: ['80:80'], command: x, environment: {A: b, C: d}}",
+        "{ports: !reset [], command: !reset null, environment: !override {E: f}}",
+    );
+    check("reset", &reset, &["name: E"], &["ports", "args", "name: A"]);
+    let ports = files(
+        "{image: 'a:1', ports: ['80:80']}",
+        "{ports: !override ['81:81']}",
+    );
+    check("override", &ports, &["hostPort: 81"], &["hostPort: 80"]);
+    says(
+        "  base: {image: 'b:1', ports: ['80:80'], tty: !reset true}\n  app: {extends: base, ports: !reset []}\n",
+        &["hostPort: 80"],
+        &["tty"],
+    );
+    let other = compose("services:\n  a: {image: !env x}\n");
+    let other = other.err().unwrap();
+    assert!(
+        other.contains("the YAML tag `!env` is not supported"),
+        "{other}"
+    );
+}
+
+#[test]
+fn quotes_escapes_and_switches_of_units_are_read_as_podman_does() {
+    for (line, wanted, unwanted) in [
+        (
+            "HealthCmd=\"pg_isready -U postgres\"",
+            &["- pg_isready -U postgres\n"][..],
+            &["\\\""][..],
+        ),
+        ("HealthCmd=none", &[], &["readinessProbe"]),
+        ("User=\"1000\"", &["runAsUser: 1000"], &["is a name"]),
+        (
+            "NoNewPrivileges=yes",
+            &["allowPrivilegeEscalation: false"],
+            &[],
+        ),
+        ("NoNewPrivileges=off", &[], &["allowPrivilegeEscalation"]),
+        ("EnvironmentFile=-/gone.env", &[], &["gone.env"]),
+        ("EnvironmentFile=/gone.env", &["gone.env"], &[]),
+        (
+            "AddDevice=-/dev/dri/renderD128",
+            &["/dev/dri/renderD128:optional"],
+            &[],
+        ),
+        (
+            "Exec=/some/path \"a;b\\nc\" '\\110ello'",
+            &["a;b\n      c\n", "- Hello"],
+            &[],
+        ),
+        ("Environment=D=a\\x20b", &["value: a b"], &[]),
+        (
+            "Network=lan.network:ip=10.0.0.5",
+            &["Network=lan.network: ip=10.0.0.5"],
+            &[],
+        ),
+        ("Tmpfs=/run:uid=5", &["tmpfs /run: the option uid=5"], &[]),
+        (
+            "Volume=/srv/%i:/d",
+            &["q.container: %i: it stays as it is written"],
+            &[],
+        ),
+        (
+            "Pod=missing.pod",
+            &["Pod=missing.pod: give that unit, too"],
+            &[],
+        ),
+    ] {
+        let text = format!("[Container]\nImage=\"docker.io/library/postgres:17\"\n{line}\n");
+        let made = units(&[("q.container", &text)]).unwrap_or_else(|why| panic!("{why}\n{text}"));
+        check(&text, &made, &["image: docker.io/library/postgres:17"], &[]);
+        check(&text, &made, wanted, unwanted);
+    }
+    let volume = "[Container]\nImage=i\nVolume=foo.volume:/a\nMount=type=volume,source=foo.volume,destination=/b\n";
+    let both = units(&[
+        ("q.container", volume),
+        ("foo.volume", "[Volume]\nVolumeName=shared\n"),
+    ])
+    .unwrap();
+    assert_eq!(
+        both.matches("kind: PersistentVolumeClaim").count(),
+        1,
+        "{both}"
+    );
+}
+
+#[test]
+fn what_is_no_container_becomes_none_and_drop_ins_belong_to_their_units() {
+    for (file, text, expected) in [
+        (
+            "z.artifact",
+            "[Artifact]\nArtifact=x\n",
+            "`z.artifact` is no unit that podman",
+        ),
+        (
+            "l.login",
+            "[Login]\nUsername=x\n",
+            "`l.login` is no unit that podman",
+        ),
+        (
+            "x.container",
+            "[Container]\nExec=x\n",
+            "x.container: it has no `Image`",
+        ),
+        (
+            "x.container",
+            "[Container]\nImage=nope.image\n",
+            "Image=nope.image: give that unit, too",
+        ),
+        (
+            "/q/x.container.d/10.conf",
+            "[Container]\nExec=x\n",
+            "adds to `x.container`: give that, too",
+        ),
+    ] {
+        let error = units(&[(file, text)]).unwrap_err();
+        assert!(error.contains(expected), "{file}: {error}");
+    }
+    let made = units(&[
+        ("/q/x.container.d/10.conf", "[Container]\nEnvironment=A=b\n"),
+        ("/q/x.container", "[Container]\nImage=i\n"),
+    ]);
+    check("drop-in", &made.unwrap(), &["image: i", "name: A"], &[]);
+}
+
+#[test]
+fn options_of_commands_take_their_values() {
+    for (option, wanted) in [
+        ("--device-cgroup-rule 'c 188:* rmw'", "--device-cgroup-rule"),
+        ("--blkio-weight 10", "--blkio-weight"),
+        ("--uidmap 0:1:2 --timeout 5", "--timeout"),
+        ("--label-file f", "--label-file"),
+        ("--no-hosts", "--no-hosts"),
+        ("--read-only-tmpfs", "--read-only-tmpfs"),
+    ] {
+        let made = line(&format!("docker run {option} nginx")).unwrap();
+        check(option, &made, &["image: nginx", wanted], &[]);
+    }
+    let none = line("podman run --health-cmd none nginx").unwrap();
+    check("none", &none, &[], &["readinessProbe"]);
+}
+
+#[test]
+fn variables_have_the_values_of_their_folder_and_missing_ones_are_named() {
+    let folder = std::env::temp_dir().join(format!("coracle-meaning-{}", std::process::id()));
+    std::fs::create_dir_all(folder.join("sub")).unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.join(name), text).unwrap();
+    write(
+        ".env",
+        "PW=pa$sword\nCOMPOSE_PROFILES=extra\nCOMPOSE_PROJECT_NAME=shop\n",
+    );
+    write("sub/.env", "TAG=9\nPW=theirs\n");
+    write(
+        "sub/compose.yaml",
+        "services: {b: {image: 'b:${TAG:-1}', environment: {P: '${PW}'}}}\n",
+    );
+    write("a.env", "K=${unset}x\n");
+    let text = "include: [sub/compose.yaml]\nservices:\n  a: {image: 'a:1', environment: {P: '${PW}'}, env_file: a.env}\n  c: \
+                {image: 'c:1', profiles: [extra]}\n  d: {image: 'd:1', profiles: [other]}\n";
+    let files = vec![("compose.yaml".to_owned(), text.to_owned())];
+    let output = converted(&Given::Files(files), &folder, &[]).unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
+    check(
+        text,
+        &whole(&output),
+        &[
+            "value: pa\n",
+            "$sword: it is not set",
+            "image: b:9",
+            "image: c:1",
+            "a.env: $unset: it is not set",
+            "app.kubernetes.io/part-of: shop",
+            "d: it starts only with a profile",
+        ],
+        &["theirs", "image: d:1"],
+    );
+}

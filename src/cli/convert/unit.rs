@@ -1,0 +1,143 @@
+//! Files of systemd's syntax: sections of keys, as quadlet units are written.
+
+/// The endings of units.
+pub(super) const KINDS: [&str; 7] = [
+    "container",
+    "pod",
+    "volume",
+    "network",
+    "kube",
+    "image",
+    "build",
+];
+
+/// A unit: its name without the ending, its kind, and the values of its keys in order.
+pub(super) struct Unit {
+    pub(super) name: String,
+    pub(super) kind: String,
+    pub(super) keys: Vec<(String, String, String)>,
+}
+
+impl Unit {
+    pub(super) fn read(file: &str, content: &str) -> Result<Self, String> {
+        let base = file.rsplit('/').next().unwrap_or_default();
+        let (name, kind) = base.rsplit_once('.').unwrap_or((base, "container"));
+        let has_container = content.lines().any(|line| line.trim() == "[Container]");
+        let kind = match KINDS.contains(&kind) {
+            true => kind,
+            false if has_container => "container",
+            false => {
+                return Err(format!(
+                    "`{file}` is no unit that podman runs containers from"
+                ));
+            }
+        };
+        let mut unit = Self {
+            name: name.trim_end_matches('@').to_owned(),
+            kind: kind.to_owned(),
+            keys: Vec::new(),
+        };
+        // Another file of the folder beside it adds to a unit.
+        unit.add(file, content)?;
+        Ok(unit)
+    }
+
+    pub(super) fn add(&mut self, file: &str, content: &str) -> Result<(), String> {
+        let mut section = String::new();
+        let mut pending = String::new();
+        for line in content.lines() {
+            let line = line.trim();
+            if pending.is_empty() && line.is_empty() || line.starts_with(['#', ';']) {
+                continue;
+            }
+            if let Some(more) = line.strip_suffix('\\') {
+                pending.push_str(more);
+                pending.push(' ');
+                continue;
+            }
+            pending.push_str(line);
+            let line = std::mem::take(&mut pending);
+            if let Some(name) = line.strip_prefix('[').and_then(|l| l.strip_suffix(']')) {
+                name.clone_into(&mut section);
+            } else if let Some((key, value)) = line.split_once('=') {
+                let (key, value) = (key.trim().to_owned(), specifiers(value.trim()));
+                self.keys.push((section.clone(), key, value));
+            } else {
+                return Err(format!("{file}: `{line}` is no `KEY=VALUE`"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The specifiers that nothing is known of here, each once.
+    pub(super) fn specifiers(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        for (_, _, value) in &self.keys {
+            for (at, _) in value.match_indices('%') {
+                let letter = value[at + 1..].chars().next();
+                let Some(letter) = letter.filter(char::is_ascii_alphabetic) else {
+                    continue;
+                };
+                let specifier = format!("%{letter}");
+                if !found.contains(&specifier) {
+                    found.push(specifier);
+                }
+            }
+        }
+        found
+    }
+
+    pub(super) fn values(&self, section: &str, key: &str) -> Vec<&str> {
+        let all = self
+            .keys
+            .iter()
+            .filter(|(s, k, _)| s == section && k == key);
+        all.map(|(_, _, value)| &**value).collect()
+    }
+
+    pub(super) fn last(&self, section: &str, key: &str) -> Option<&str> {
+        self.values(section, key).pop().map(unquoted)
+    }
+}
+
+/// A single value without the quotes around it.
+pub(super) fn unquoted(value: &str) -> &str {
+    let inner = value.strip_prefix('"').and_then(|v| v.strip_suffix('"'));
+    inner.unwrap_or(value)
+}
+
+/// Whether systemd takes a value as true.
+pub(super) fn is_true(value: &str) -> bool {
+    let word = unquoted(value).to_ascii_lowercase();
+    matches!(&*word, "1" | "yes" | "y" | "true" | "t" | "on")
+}
+
+/// The unit that a file adds to: that of its folder, `NAME.KIND.d`.
+pub(super) fn adds_to(file: &str) -> Option<(&str, &str)> {
+    let (folder, _) = file.rsplit_once('/')?;
+    let folder = folder.rsplit('/').next()?.strip_suffix(".d")?;
+    let (name, kind) = folder.rsplit_once('.')?;
+    KINDS.contains(&kind).then_some((name, kind))
+}
+
+/// The specifiers of systemd that are the same on every machine, for services of the system.
+fn specifiers(value: &str) -> String {
+    let mut out = String::new();
+    let mut letters = value.chars();
+    while let Some(c) = letters.next() {
+        if c != '%' {
+            out.push(c);
+            continue;
+        }
+        match letters.next() {
+            Some('h') => out.push_str("/root"),
+            Some('t') => out.push_str("/run"),
+            Some('S') => out.push_str("/var/lib"),
+            Some('E') => out.push_str("/etc"),
+            Some('T') => out.push_str("/tmp"),
+            Some('%') => out.push('%'),
+            other => out.extend(Some('%').into_iter().chain(other)),
+        }
+    }
+    out
+}
