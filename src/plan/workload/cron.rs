@@ -40,6 +40,12 @@ pub struct CronRecord {
     /// When its file was written first, by a clock that may have been right.
     #[serde(default)]
     since: Option<Wall>,
+    /// The edition of its file.
+    #[serde(default)]
+    edition: String,
+    /// Grows with each change of its file, as `metadata.generation` does; 0 in records of former versions.
+    #[serde(default)]
+    generation: u64,
     /// Its schedule and time zone: a changed one has missed nothing.
     schedule: String,
     /// From and to, in seconds of the wall clock, in ascending order: what was scheduled there is done with.
@@ -320,12 +326,23 @@ impl Crons {
         wake
     }
 
-    /// A CronJob came then, unless it was there before.
-    pub(super) fn came(&mut self, key: &WorkloadKey, since: Option<Wall>) {
-        if since.is_some() && self.since(key).is_none() {
-            self.records.entry(key.clone()).or_default().since = since;
+    /// A CronJob's file was read. It came then, unless it was there before.
+    pub(super) fn came(&mut self, workload: &Workload, since: Option<Wall>) {
+        let record = self.records.entry(workload.key.clone()).or_default();
+        if since.is_some() && record.since.is_none() {
+            record.since = since;
             self.changes += 1;
         }
+        if record.edition != workload.revision {
+            record.edition.clone_from(&workload.revision);
+            record.generation += 1;
+            self.changes += 1;
+        }
+    }
+
+    /// Its `metadata.generation`, if that is known.
+    pub(super) fn generation(&self, key: &WorkloadKey) -> Option<u64> {
+        Some(self.records.get(key)?.generation)
     }
 
     /// When its file was written first, if that is known.

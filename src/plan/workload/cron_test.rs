@@ -92,6 +92,27 @@ impl World {
 }
 
 #[test]
+fn each_change_of_a_file_is_a_generation() {
+    let mut world = World::at(10);
+    let generation = |world: &World| {
+        let asked = world.state.workloads.asked.as_ref().unwrap();
+        let key = asked.workloads.keys().next().unwrap();
+        super::super::status::generation(&world.state, key)
+    };
+    world.read(&document("*/5 * * * *", ""));
+    world.read(&document("*/5 * * * *", ""));
+    assert_eq!(generation(&world), 1);
+    world.read(&document("*/5 * * * *", "  suspend: true\n"));
+    assert_eq!(generation(&world), 2);
+    world.keep();
+    let mut next = world.reboot();
+    next.read(&document("*/5 * * * *", "  suspend: true\n"));
+    assert_eq!(generation(&next), 2);
+    next.read(&document("*/6 * * * *", ""));
+    assert_eq!(generation(&next), 3);
+}
+
+#[test]
 fn a_run_begins_when_it_is_due_and_on_disk_and_nothing_wakes_before() {
     let mut world = World::at(10);
     let text = document("*/5 * * * *", "");

@@ -232,8 +232,8 @@ impl NodeState {
         crons.retain(asked, |key| {
             all_before.is_some_and(|all| all.contains_key(key))
         });
-        for (key, _) in desired.workloads.iter().filter(|(_, w)| w.cron.is_some()) {
-            crons.came(key, came(desired, key, now.wall));
+        for (key, cron) in desired.workloads.iter().filter(|(_, w)| w.cron.is_some()) {
+            crons.came(cron, came(desired, key, now.wall));
         }
         let mut jobs = jobs(desired);
         jobs.extend(crons.jobs_of(desired.workloads.keys()));

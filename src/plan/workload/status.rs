@@ -66,7 +66,9 @@ pub fn of(state: &NodeState, workload: &Workload) -> Option<Value> {
 /// `metadata.generation` of a document.
 pub fn generation(state: &NodeState, key: &WorkloadKey) -> u64 {
     let history = state.workloads.histories.of_workload(key);
-    history.map_or(1, |history| history.generation.max(1))
+    let generation = history.map(|history| history.generation);
+    let generation = generation.or_else(|| state.workloads.crons.generation(key));
+    generation.unwrap_or(1).max(1)
 }
 
 /// When a document came, if that is known.
