@@ -14,8 +14,9 @@ use serde::{Deserialize, Serialize};
 use super::hold::Rejection;
 use super::notice::Notices;
 use super::state::{ContainerState, Stage};
+use super::status::{self, Phase};
 use super::{Event, NodeState, Notice, PodFact, PodState, Stamp, Step, Time, admit};
-use crate::spec::after::{Item, Need, Outside};
+use crate::spec::after::{Item, Milestone, Need, Outside};
 use crate::spec::{PodKey, PodSpec, PodUid, Reason};
 use crate::types::Gather;
 
@@ -71,6 +72,7 @@ pub struct Progress {
 pub(super) struct Level {
     started: bool,
     ready: bool,
+    complete: bool,
 }
 
 /// How far all pods are.
@@ -130,6 +132,7 @@ impl PodState {
         Level {
             started: counts && self.shows_initialized() && self.mains().iter().all(up),
             ready: counts && self.flags.ready.yes,
+            complete: counts && status::phase(self) == Phase::Succeeded,
         }
     }
 }
@@ -161,14 +164,15 @@ impl Order {
     }
 
     fn look_for(&self, need: &Need, levels: &Levels) -> Found {
-        let (key, ready) = match need {
+        let (key, milestone) = match need {
             Need::Outside(outside) => return self.look_outside(outside),
-            Need::Pod { key, ready } => (key, *ready),
+            Need::Pod { key, milestone } => (key, milestone),
         };
-        let (there, lacks) = match (levels.0.get(key), ready) {
+        let (there, lacks) = match (levels.0.get(key), milestone) {
             (None, _) => (false, "does not exist"),
-            (Some(level), true) => (level.ready, "is not ready"),
-            (Some(level), false) => (level.started, "has not started"),
+            (Some(level), Milestone::Started) => (level.started, "has not started"),
+            (Some(level), Milestone::Ready) => (level.ready, "is not ready"),
+            (Some(level), Milestone::Complete) => (level.complete, "has not completed"),
         };
         match there {
             true => Found::There,

@@ -64,6 +64,21 @@ pub enum Outside {
     TimeSync,
 }
 
+/// How far another pod has to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Milestone {
+    /// Its containers are started.
+    Started,
+    /// It is ready.
+    Ready,
+    /// All of its containers have ended, none with an error: its phase is `Succeeded`.
+    Complete,
+}
+
+impl Milestone {
+    const WORDS: [(&str, Self); 2] = [("ready", Self::Ready), ("complete", Self::Complete)];
+}
+
 /// What one item waits for.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Need {
@@ -71,8 +86,8 @@ pub enum Need {
     Pod {
         /// Its name; it need not exist.
         key: PodKey,
-        /// Whether it has to be ready; else its containers have to be started.
-        ready: bool,
+        /// How far it has to be.
+        milestone: Milestone,
     },
     /// Anything else.
     Outside(Outside),
@@ -107,8 +122,13 @@ impl fmt::Display for Outside {
 impl fmt::Display for Need {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Pod { key, ready: true } => write!(f, "{key}:ready"),
-            Self::Pod { key, ready: false } => write!(f, "{key}"),
+            Self::Pod { key, milestone } => {
+                let mut words = Milestone::WORDS.iter();
+                match words.find(|(_, of)| of == milestone) {
+                    Some((word, _)) => write!(f, "{key}:{word}"),
+                    None => write!(f, "{key}"),
+                }
+            }
             Self::Outside(outside) => write!(f, "{outside}"),
         }
     }
@@ -233,15 +253,20 @@ fn need(text: &str, namespace: &str) -> Result<Need, String> {
         return Err("it is empty".to_owned());
     }
     let Some((kind, rest)) = text.split_once(':') else {
-        return pod(text, namespace, false);
+        return pod(text, namespace, Milestone::Started);
     };
     let outside = match kind {
         "device" => Outside::Device(path(rest)?),
         "file" => Outside::File(path(rest)?),
         "mount" => Outside::Mount(path(rest)?),
         "unit" => Outside::Unit(unit(rest)?),
-        _ if rest == "ready" => return pod(kind, namespace, true),
-        _ => return Err(unknown_kind(kind, rest)),
+        _ => {
+            let mut words = Milestone::WORDS.iter();
+            let (_, milestone) = words
+                .find(|(word, _)| *word == rest)
+                .ok_or_else(|| unknown_kind(kind, rest))?;
+            return pod(kind, namespace, *milestone);
+        }
     };
     Ok(Need::Outside(outside))
 }
@@ -250,14 +275,16 @@ fn unknown_kind(kind: &str, rest: &str) -> String {
     if let Some(near) = suggest::nearest(kind, &KINDS).filter(|_| rest.contains(['/', '.'])) {
         return format!("`{kind}:` is not known; did you mean `{near}:{rest}`?");
     }
-    match suggest::nearest(rest, &["ready"]) {
+    match suggest::nearest(rest, &Milestone::WORDS.map(|(word, _)| word)) {
         Some(near) => format!("did you mean `{kind}:{near}`?"),
-        None => format!("after the name of a pod there may be `:ready`, not `:{rest}`"),
+        None => {
+            format!("after the name of a pod there may be `:ready` or `:complete`, not `:{rest}`")
+        }
     }
 }
 
 /// `name` or `namespace/name`.
-fn pod(text: &str, own: &str, ready: bool) -> Result<Need, String> {
+fn pod(text: &str, own: &str, milestone: Milestone) -> Result<Need, String> {
     let (namespace, name) = text.split_once('/').unwrap_or((own, text));
     let wrong = names::dns_label(namespace).filter(|_| namespace != own);
     if wrong.or_else(|| names::dns_subdomain(name)).is_some() {
@@ -269,7 +296,7 @@ fn pod(text: &str, own: &str, ready: bool) -> Result<Need, String> {
         namespace: namespace.to_owned(),
         name: name.to_owned(),
     };
-    Ok(Need::Pod { key, ready })
+    Ok(Need::Pod { key, milestone })
 }
 
 /// An absolute path without `.`, `..` and empty parts.

@@ -23,6 +23,7 @@ fn each_item_names_one_thing_and_what_happens_without_it() {
     for (text, expected) in [
         ("db", &["own/db"][..]),
         ("db:ready", &["own/db:ready"]),
+        ("init:complete", &["own/init:complete"]),
         (" a , other/b:ready ", &["own/a", "other/b:ready"]),
         ("db?timeout=30s", &["own/db 30000ms wait"]),
         ("db?timeout=30s&then=wait", &["own/db 30000ms wait"]),
@@ -58,7 +59,11 @@ fn a_mistake_is_named_with_its_item() {
         ("Db", "1: `Db` is no name of a pod"),
         ("a/b/c", "1: `a/b/c` is no name of a pod"),
         ("db:redy", "1: did you mean `db:ready`?"),
-        ("db:up", "1: after the name of a pod there may be `:ready`"),
+        ("db:completed", "1: did you mean `db:complete`?"),
+        (
+            "db:up",
+            "1: after the name of a pod there may be `:ready` or `:complete`",
+        ),
         (
             "devise:/dev/x",
             "1: `devise:` is not known; did you mean `device:/dev/x`?",

@@ -29,31 +29,57 @@ fn says(services: &str, wanted: &[&str], unwanted: &[&str]) {
 #[test]
 fn a_step_changes_nothing_of_the_pod_that_it_comes_before() {
     let after = "depends_on: {init: {condition: service_completed_successfully}}";
+    let app = format!("  app: {{image: 'a:1', restart: always, hostname: app, {after}}}\n");
     says(
         &format!(
-            "  app: {{image: 'a:1', restart: always, hostname: app, {after}}}\n  init: {{image: b, pid: host, hostname: \
-             init, extra_hosts: ['x:1.2.3.4'], stop_grace_period: 3s, labels: {{a: b}}, sysctls: {{net.core.somaxconn: 1}}, \
-             network_mode: host, init: true, healthcheck: {{test: 'true'}}, stop_signal: SIGINT}}\n"
+            "{app}  init: {{image: b, hostname: init, stop_grace_period: 3s, labels: {{a: b}}, healthcheck: {{test: 'true'}}, \
+             stop_signal: SIGINT}}\n"
         ),
         &[
+            "initContainers:\n  - name: init",
             "  hostname: app\n",
-            "init: not carried over: hostPID: the pod is that",
             "init: not carried over: hostname: another container",
-            "init: not carried over: hostAliases: the pod is that",
-            "init: not carried over: hostNetwork: the pod is that",
             "init: not carried over: labels: the pod is that",
-            "init: not carried over: sysctls: the pod is that",
             "init: not carried over: healthcheck: it is an init container",
             "init: not carried over: stop_signal: it is an init container",
         ],
+        &["terminationGrace", "a: b", "readinessProbe", "stopSignal"],
+    );
+    // What asks for more than a container of its own has stays a pod.
+    for own in [
+        "pid: host",
+        "network_mode: host",
+        "sysctls: {net.core.somaxconn: 1}",
+        "extra_hosts: ['x:1.2.3.4']",
+    ] {
+        says(
+            &format!("{app}  init: {{image: b, {own}}}\n"),
+            &[
+                "coracle.dev/after: init:complete",
+                "name: init\n  labels",
+            ],
+            &["initContainers"],
+        );
+    }
+    // So does what several wait for.
+    says(
+        &format!("{app}  b: {{image: 'b:1', {after}}}\n  init: {{image: b}}\n"),
+        &["coracle.dev/after: init:complete"],
+        &["initContainers", "not carried over"],
+    );
+    // In the pod of several services it runs before the one that waits for it, and after those before that.
+    says(
+        &format!(
+            "  vpn: {{image: 'v:1', restart: always}}\n  app: {{image: 'a:1', restart: always, network_mode: 'service:vpn', \
+             depends_on: {{vpn: {{condition: service_started}}, init: {{condition: service_completed_successfully}}}}}}\n  \
+             init: {{image: b}}\n"
+        ),
         &[
-            "hostPID: true",
-            "hostNetwork: true",
-            "terminationGrace",
-            "a: b",
-            "readinessProbe",
-            "stopSignal",
+            "initContainers:\n  - name: vpn",
+            "  - name: init\n",
+            "containers:\n  - name: app",
         ],
+        &["coracle.dev/after"],
     );
 }
 

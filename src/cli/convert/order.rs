@@ -87,13 +87,7 @@ impl Waits {
             };
             let ready = match &*condition.kind {
                 "service_healthy" => ":ready",
-                "service_completed_successfully" => {
-                    let what = format!(
-                        "depends_on: {name}: it is waited for until it has started, not completed"
-                    );
-                    self.lost.push(work.lost_entry(&what));
-                    ""
-                }
+                "service_completed_successfully" => ":complete",
                 _ => "",
             };
             let again = if condition.again { "?again" } else { "" };

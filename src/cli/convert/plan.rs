@@ -5,9 +5,26 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::deployment::replicas;
 use super::order::after;
 use super::project::Project;
-use super::tree::{items, scalar};
+use super::tree::scalar;
 use super::words::object_name;
 use crate::spec::value::Value;
+
+/// What a service asks of a whole pod, or of its place on the node: it is no part of another one's.
+const OF_POD: [&str; 13] = [
+    "dns",
+    "dns_opt",
+    "dns_search",
+    "domainname",
+    "extra_hosts",
+    "group_add",
+    "init",
+    "ipc",
+    "network_mode",
+    "pid",
+    "ports",
+    "sysctls",
+    "userns_mode",
+];
 
 /// Services and the pods that they become.
 pub(super) struct Plan<'p> {
@@ -146,14 +163,15 @@ impl<'p> Plan<'p> {
         for (name, by) in waiting {
             let alone = self.heads.iter().filter(|(_, head)| **head == name).count() == 1;
             let own = self.heads.get(name) == Some(&name);
+            let of_pod = OF_POD.iter();
+            let of_pod = of_pod.filter(|key| self.services[name].get(key).is_some());
             if let [(by, true)] = by[..]
                 && alone
                 && own
-                && self.heads.get(by) == Some(&by)
-                && items(self.services[name].get("ports")).is_empty()
+                && of_pod.count() == 0
                 && by != name
                 // It would run once for each of the pods.
-                && replicas(self.services[by]).is_none()
+                && replicas(self.services[self.heads[by]]).is_none()
             {
                 self.before.insert(self.key(name).unwrap_or(by), by);
             }

@@ -161,6 +161,40 @@ fn a_pod_that_is_done_counts_as_started_and_a_crashing_one_does_not() {
 }
 
 #[test]
+fn a_pod_has_completed_when_all_of_its_containers_have_ended_well() {
+    let mut node = new();
+    let mut step = later("step", "");
+    step.restart_policy = RestartPolicy::OnFailure;
+    let web = later("web", "step:complete?again");
+    wants(&mut node, &[&step, &web]);
+    node.work();
+    let not_yet = || waits("pod `default/step` has not completed");
+    assert!(runs(&node, "step"));
+    assert_eq!(held(&node, "web"), not_yet());
+    // It fails, and runs again.
+    node.end_of(&uid(&node, "step"), 1);
+    node.work();
+    assert_eq!(held(&node, "web"), not_yet());
+    node.wait(60_000);
+    node.work();
+    node.end_of(&uid(&node, "step"), 0);
+    node.work();
+    assert_eq!(held(&node, "web"), None);
+    assert!(runs(&node, "web"));
+    // One that never restarts and fails has not completed; nor has one that always restarts.
+    for policy in [RestartPolicy::Never, RestartPolicy::Always] {
+        let mut node = new();
+        step.restart_policy = policy;
+        wants(&mut node, &[&step, &web]);
+        node.work();
+        let code = i32::from(policy == RestartPolicy::Never);
+        node.end_of(&uid(&node, "step"), code);
+        node.work();
+        assert_eq!(held(&node, "web"), not_yet(), "{policy:?}");
+    }
+}
+
+#[test]
 fn things_outside_are_waited_for_together_and_the_message_names_what_is_missing() {
     let mut node = new();
     let text = "device:/dev/a, file:/run/b, mount:/c, unit:d.service, time-sync";

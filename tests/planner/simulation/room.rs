@@ -3,7 +3,7 @@
 use coracle::plan::state::Sandbox;
 use coracle::plan::verdict::Cause;
 use coracle::spec::Reason;
-use coracle::spec::after::Need;
+use coracle::spec::after::{Milestone, Need};
 
 use super::*;
 
@@ -93,11 +93,11 @@ impl Sim {
             if item.timeout_ms.is_some_and(late) {
                 return false;
             }
-            let Need::Pod { key, ready } = &item.need else {
+            let Need::Pod { key, milestone } = &item.need else {
                 return true;
             };
             let mut pods = self.state.pods.values();
-            !pods.any(|other| other.spec.key == *key && counts(other, *ready))
+            !pods.any(|other| other.spec.key == *key && counts(other, *milestone))
         })
     }
 
@@ -196,15 +196,18 @@ fn wants_port(pod: &PodState) -> bool {
 }
 
 /// Whether this pod is far enough for those that start after it.
-fn counts(pod: &PodState, ready: bool) -> bool {
+fn counts(pod: &PodState, milestone: Milestone) -> bool {
     let here = pod.hold().is_none() && pod.stopping().is_none() && pod.verdict.is_none();
     let up = pod.mains().iter().all(|c| match c.run.ended() {
         Some(_) => !pod.wants_start(c),
         None => c.started(),
     });
-    here && if ready {
-        pod.flags.ready.yes
-    } else {
-        up && pod.flags.initialized.yes
+    here && match milestone {
+        Milestone::Started => up && pod.flags.initialized.yes,
+        Milestone::Ready => pod.flags.ready.yes,
+        Milestone::Complete => pod.mains().iter().all(|c| {
+            let ended = c.run.ended();
+            ended.is_some_and(|e| e.exit.code == 0) && !pod.wants_start(c)
+        }),
     }
 }
