@@ -54,10 +54,7 @@ fn a_step_changes_nothing_of_the_pod_that_it_comes_before() {
     ] {
         says(
             &format!("{app}  init: {{image: b, {own}}}\n"),
-            &[
-                "coracle.dev/after: init:complete",
-                "name: init\n  labels",
-            ],
+            &["coracle.dev/after: init:complete", "name: init\n  labels"],
             &["initContainers"],
         );
     }
@@ -69,11 +66,9 @@ fn a_step_changes_nothing_of_the_pod_that_it_comes_before() {
     );
     // In the pod of several services it runs before the one that waits for it, and after those before that.
     says(
-        &format!(
-            "  vpn: {{image: 'v:1', restart: always}}\n  app: {{image: 'a:1', restart: always, network_mode: 'service:vpn', \
-             depends_on: {{vpn: {{condition: service_started}}, init: {{condition: service_completed_successfully}}}}}}\n  \
-             init: {{image: b}}\n"
-        ),
+        "  vpn: {image: 'v:1', restart: always}\n  app: {image: 'a:1', restart: always, network_mode: 'service:vpn', \
+         depends_on: {vpn: {condition: service_started}, init: {condition: service_completed_successfully}}}\n  \
+         init: {image: b}\n",
         &[
             "initContainers:\n  - name: vpn",
             "  - name: init\n",
