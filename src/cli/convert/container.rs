@@ -3,6 +3,7 @@
 use super::env::environment;
 use super::health::probes;
 use super::mounts::mounts;
+use super::network::network;
 use super::ports::ports;
 use super::resources::resources;
 use super::tree::{
@@ -221,7 +222,7 @@ fn security(work: &Work<'_>, service: &Value, pod: &mut Pod, all: &mut Entries) 
     if privileged {
         set(&mut context, "privileged", Value::Bool(true));
     }
-    if let Some(user) = scalar(service, "user").filter(|user| !user.is_empty()) {
+    if let Some(user) = scalar(service, "user").filter(|user| !matches!(&**user, "" | ":")) {
         let (user, group) = match user.split_once(':') {
             Some((user, group)) => (user.to_owned(), Some(group.to_owned())),
             None => (user, None),
@@ -303,7 +304,15 @@ fn of_pod(work: &Work<'_>, service: &Value, pod: &mut Pod) {
         let what = "group_add: the pod is that of the service that waits for it";
         pod.security.push(work.lost_entry(what));
     } else if !groups.is_empty() {
-        set(&mut pod.security, "supplementalGroups", Value::List(groups));
+        let known = pod.security.iter_mut();
+        let mut known = known.filter(|(key, _)| key == "supplementalGroups");
+        match known.next() {
+            Some((_, Value::List(all))) => {
+                groups.retain(|group| !all.contains(group));
+                all.extend(groups);
+            }
+            _ => set(&mut pod.security, "supplementalGroups", Value::List(groups)),
+        }
     }
     let sysctls = match work.is_step {
         true if service.get("sysctls").is_some() => {
@@ -330,7 +339,23 @@ fn of_pod(work: &Work<'_>, service: &Value, pod: &mut Pod) {
     });
     let sysctls: Vec<Value> = sysctls.collect();
     if !sysctls.is_empty() {
-        set(&mut pod.security, "sysctls", Value::List(sysctls));
+        let known = pod.security.iter().find(|(key, _)| key == "sysctls");
+        let mut all = known.map_or(Vec::new(), |(_, all)| {
+            items(Some(all)).into_iter().cloned().collect()
+        });
+        for sysctl in sysctls {
+            let same = |other: &&Value| other.get("name") == sysctl.get("name");
+            match all.iter().find(same) {
+                Some(other) if *other != sysctl => {
+                    let name = scalar(&sysctl, "name").unwrap_or_default();
+                    let what = format!("sysctls: {name}: another container of the pod has set it");
+                    pod.security.push(work.lost_entry(&what));
+                }
+                Some(_) => {}
+                None => all.push(sysctl),
+            }
+        }
+        set(&mut pod.security, "sysctls", Value::List(all));
     }
     // The pod's pause process is its init then, and reaps what is left over.
     if is_on(service, "init") {
@@ -400,136 +425,6 @@ fn devices(work: &Work<'_>, service: &Value, name: &str, pod: &mut Pod, all: &mu
     }
 }
 
-fn network(work: &Work<'_>, service: &Value, pod: &mut Pod) {
-    match scalar(service, "network_mode").as_deref() {
-        Some("host") => pod.share(work, "hostNetwork", Value::Bool(true)),
-        None | Some("bridge" | "default" | "") => {}
-        // Those of the same project share a pod; `documents.rs` tells of others.
-        Some(other) if other.starts_with("service:") || other.starts_with("container:") => {}
-        Some(other) => pod
-            .spec
-            .push(work.lost_entry(&format!("network_mode: {other}"))),
-    }
-    if let Some(host) = scalar(service, "hostname").filter(|host| !host.is_empty()) {
-        let name = object_name(&host);
-        match name == host {
-            true => pod.share(work, "hostname", text(host)),
-            false => pod.spec.push(work.lost_entry(&format!("hostname: {host}"))),
-        }
-    }
-    if scalar(service, "domainname").is_some() {
-        pod.spec.push(work.lost_entry("domainname"));
-    }
-    of_networks(work, service, pod);
-    hosts(work, service, pod);
-    let mut dns = Entries::new();
-    for (key, field) in [("dns", "nameservers"), ("dns_search", "searches")] {
-        let mut words = scalars(service.get(key));
-        // A dot alone asks for no domain to search.
-        words.retain(|word| !["", "."].contains(&&**word));
-        words.retain(|word| {
-            let of = fixed_address(&work.shared.project.services, word);
-            if let Some(of) = of {
-                let what = format!(
-                    "{key}: {word}: the fixed address of {of}, which it does not have here"
-                );
-                pod.spec.push(work.lost_entry(&what));
-            }
-            of.is_none()
-        });
-        if !words.is_empty() {
-            set(&mut dns, field, texts(words));
-        }
-    }
-    let options = scalars(service.get("dns_opt"));
-    if !options.is_empty() {
-        let option = |word: &String| match word.split_once(':') {
-            Some((name, value)) => map([("name", text(name)), ("value", text(value))]),
-            None => map([("name", text(&**word))]),
-        };
-        set(
-            &mut dns,
-            "options",
-            Value::List(options.iter().map(option).collect()),
-        );
-    }
-    if !dns.is_empty() {
-        pod.share(work, "dnsConfig", Value::Map(dns));
-    }
-}
-
-/// What a service asks of the networks it is in; its names are in `names.rs`.
-fn of_networks(work: &Work<'_>, service: &Value, pod: &mut Pod) {
-    for (network, asked) in entries(service.get("networks")) {
-        for (key, _) in entries(Some(asked)) {
-            let why = match &**key {
-                // There is one network, so none goes before another.
-                "aliases" | "priority" | "gw_priority" => continue,
-                "ipv4_address" | "ipv6_address" => ": a fixed address; use the name",
-                "mac_address" => ": pods have addresses of their own",
-                key if key.starts_with("x-") => continue,
-                _ => "",
-            };
-            let what = format!("networks.{network}.{key}{why}");
-            pod.spec.push(work.lost_entry(&what));
-        }
-    }
-}
-
-/// The service that has this address fixed in a network.
-fn fixed_address<'s>(services: &'s Entries, address: &str) -> Option<&'s str> {
-    let has = |service: &Value| {
-        entries(service.get("networks")).iter().any(|(_, network)| {
-            let fixed = ["ipv4_address", "ipv6_address"];
-            fixed
-                .iter()
-                .any(|key| scalar(network, key).as_deref() == Some(address))
-        })
-    };
-    let found = services.iter().find(|(_, service)| has(service));
-    found.map(|(name, _)| &**name)
-}
-
-/// The entries of `extra_hosts`, as `NAME=ADDRESS` or `NAME:ADDRESS`.
-pub(super) fn extra_hosts(value: Option<&Value>) -> Vec<String> {
-    match value {
-        map @ Some(Value::Map(_)) => {
-            let mut all = Vec::new();
-            for (name, addresses) in entries(map) {
-                let addresses = scalars(Some(addresses)).into_iter();
-                all.extend(addresses.map(|address| format!("{name}={address}")));
-            }
-            all
-        }
-        list => scalars(list),
-    }
-}
-
-/// `extra_hosts` as host aliases; the address of the host is not known here.
-fn hosts(work: &Work<'_>, service: &Value, pod: &mut Pod) {
-    let mut aliases: Vec<Value> = Vec::new();
-    for entry in extra_hosts(service.get("extra_hosts")) {
-        let (name, ip) = entry
-            .split_once('=')
-            .or_else(|| entry.split_once(':'))
-            .unwrap_or((&entry, ""));
-        let ip = ip.trim_start_matches('[').trim_end_matches(']');
-        match ip.parse::<std::net::IpAddr>() {
-            Ok(_) => aliases.push(map([
-                ("ip", text(ip)),
-                ("hostnames", texts([name.to_owned()])),
-            ])),
-            Err(_) => {
-                let what = format!("extra_hosts: {entry}: only addresses can be given");
-                aliases.push(work.lost(&what));
-            }
-        }
-    }
-    if !aliases.is_empty() {
-        pod.share(work, "hostAliases", Value::List(aliases));
-    }
-}
-
 /// Labels and annotations: labels of compose may hold any text, as annotations of Kubernetes may.
 fn labels(work: &Work<'_>, service: &Value, pod: &mut Pod) {
     if work.is_step {
@@ -556,7 +451,15 @@ fn labels(work: &Work<'_>, service: &Value, pod: &mut Pod) {
                 .all(|c| part(c) && !c.is_ascii_uppercase() && c != '_');
             traefik |= key.starts_with("traefik.");
             if valid && prefix_valid && !key.starts_with("coracle.dev/") && prefix.len() < 200 {
-                set(&mut pod.annotations, &key, text(value.unwrap_or_default()));
+                let value = text(value.unwrap_or_default());
+                match pod.annotations.iter().find(|(known, _)| *known == key) {
+                    Some((_, other)) if *other != value => {
+                        let what = format!("label {key}: another container of the pod has it");
+                        pod.annotations.push(work.lost_entry(&what));
+                    }
+                    Some(_) => {}
+                    None => set(&mut pod.annotations, &key, value),
+                }
             } else {
                 pod.annotations
                     .push(work.lost_entry(&format!("label {key}")));

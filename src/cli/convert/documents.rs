@@ -23,6 +23,7 @@ pub(super) fn documents(project: &Project, source: &Source<'_>, namespace: Optio
         namespace,
         remarks: RefCell::default(),
         made: RefCell::default(),
+        names: RefCell::default(),
     };
     let plan = Plan::of(project);
     let mut head = Vec::new();
@@ -99,6 +100,7 @@ fn pod<'p>(
     }
     let mut waits = Waits::default();
     let replicas = deployment::replicas(plan.services[name]);
+    let steps = plan.steps(name, members);
     let sidecars = plan.sidecars(members);
     for member in &plan.in_order(members) {
         let service = plan.services[member];
@@ -107,7 +109,7 @@ fn pod<'p>(
             service: member,
             pod: object,
             members,
-            is_step: false,
+            is_step: steps.contains(member),
         };
         // The first container of a pod with a name of its own still has its own.
         let named = match scalar(service, "x-pod-name") {
@@ -142,7 +144,12 @@ fn pod<'p>(
                 waits.add(&work, plan, members, plan.services[step]);
             }
         }
-        if sidecars.contains(member) {
+        if work.is_step {
+            if let Value::Map(fields) = &mut made {
+                fields.retain(|(key, _)| key != "restartPolicy");
+            }
+            pod.inits.push(made);
+        } else if sidecars.contains(member) {
             let gates = members.iter().any(|other| {
                 let on = after(plan.services[other]).into_iter();
                 on.into_iter()

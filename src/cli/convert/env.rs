@@ -24,14 +24,14 @@ pub(super) fn environment(work: &Work<'_>, service: &Value, container: &mut Entr
     }
     // Secrets that podman gives as variables.
     for item in items(service.get("x-secret-env")) {
-        let part = |key: &str| text(scalar(item, key).unwrap_or_default());
-        let key = map([("name", part("secret")), ("key", part("secret"))]);
+        let name = scalar(item, "secret").unwrap_or_default();
+        let object = work.shared.named("Secret", &name);
+        let key = map([("name", text(&*object)), ("key", text(&*name))]);
         all.push(map([
-            ("name", part("name")),
+            ("name", text(scalar(item, "name").unwrap_or_default())),
             ("valueFrom", map([("secretKeyRef", key)])),
         ]));
-        let name = scalar(item, "secret").unwrap_or_default();
-        let what = format!("secret {name}: make a Secret `{name}` with the key `{name}`");
+        let what = format!("secret {name}: make a Secret `{object}` with the key `{name}`");
         all.push(work.lost(&what));
     }
     if !all.is_empty() {
@@ -49,7 +49,10 @@ pub(super) fn environment(work: &Work<'_>, service: &Value, container: &mut Entr
                 pairs: raw_env_file(&content, source.variable),
                 missing: Vec::new(),
             }),
-            false => env_file(&content, source.variable),
+            false => env_file(&content, &|name| {
+                let before = || found.iter().rev().find(|(known, _)| known == name);
+                (source.variable)(name).or_else(|| before()?.1.scalar_text())
+            }),
         });
         match read {
             Ok(file) => {
@@ -82,7 +85,9 @@ pub(super) fn environment(work: &Work<'_>, service: &Value, container: &mut Entr
     if found.is_empty() {
         return;
     }
-    let name = work.shared.object(&format!("{}-env", work.service));
+    let of = format!("env_file {}", work.service);
+    let name = format!("{}-env", work.service);
+    let name = work.shared.object("ConfigMap", &of, &name);
     work.make(
         "ConfigMap",
         &name,

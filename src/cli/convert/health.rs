@@ -65,6 +65,36 @@ pub(super) fn probes(work: &Work<'_>, service: &Value, container: &mut Entries) 
     }
 }
 
+/// A health check as podman's command line has it: words of a program as JSON, what a shell reads, or either with the first
+/// word of the image format's (`specgenutil` of podman).
+pub(super) fn test(written: &str) -> Value {
+    let list = serde_json::from_str::<Vec<String>>(written).ok();
+    let words = match list {
+        Some(words) => words,
+        None => {
+            let (first, rest) = written.split_once(' ').unwrap_or((written, ""));
+            match &*first.to_uppercase() {
+                "CMD" => written.split_whitespace().map(str::to_owned).collect(),
+                "CMD-SHELL" => vec![first.to_owned(), rest.trim_start().to_owned()],
+                _ => vec![written.to_owned()],
+            }
+        }
+    };
+    let first = words
+        .first()
+        .map(|word| word.to_uppercase())
+        .unwrap_or_default();
+    let kind = match &*first {
+        "NONE" if words.len() == 1 => return texts(["NONE".to_owned()]),
+        "CMD" | "CMD-SHELL" => {
+            return texts(std::iter::once(first).chain(words.into_iter().skip(1)));
+        }
+        _ if words.len() == 1 => "CMD-SHELL",
+        _ => "CMD",
+    };
+    texts(std::iter::once(kind.to_owned()).chain(words))
+}
+
 fn shell(line: String) -> Vec<String> {
     vec!["/bin/sh".to_owned(), "-c".to_owned(), line]
 }

@@ -80,7 +80,7 @@ fn files(
             let too_many = || format!("more than {MAX_FILES} files are included: `{path}`");
             *left = left.checked_sub(1).ok_or_else(too_many)?;
             let content = source.text(path)?;
-            other = merged("", other, read(&content, path, &variables)?);
+            other = merged("", 0, other, read(&content, path, &variables)?);
         }
         rebase(&mut other, &own);
         files(&mut other, source, &variables, left, lost)?;
@@ -162,6 +162,13 @@ pub(super) fn rebase(file: &mut Value, folder: &str) {
                 each(base, "file", &mut |item| path(item, joined));
             });
             each(service, "volumes", &mut |volume| mount(volume, joined));
+        }
+    });
+    each(file, "volumes", &mut |all| {
+        for volume in inner(all) {
+            each(volume, "driver_opts", &mut |options| {
+                each(options, "device", &mut |item| mount(item, joined));
+            });
         }
     });
     for top in ["secrets", "configs"] {

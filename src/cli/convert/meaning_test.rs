@@ -1,18 +1,10 @@
-//! Forms of compose files, quadlet units and commands whose meaning is easily lost or changed, and what they become.
+//! Forms of compose files whose meaning is easily lost or changed, and what they become.
 
-use super::convert_test::{compose, converted, fixtures, line, whole, yaml};
+use super::convert_test::{compose, converted, fixtures, whole, yaml};
 use super::*;
 
-/// The manifests of quadlet units: `FILE` and its text, one after the other.
-fn units(files: &[(&str, &str)]) -> std::result::Result<String, String> {
-    let owned = |(name, text): &(&str, &str)| ((*name).to_owned(), (*text).to_owned());
-    let files = files.iter().map(owned).collect();
-    let output = converted(&Given::Files(files), &fixtures().join("none"), &[])?;
-    Ok(whole(&output))
-}
-
 /// What the manifests of a text must say, and must not.
-fn check(given: &str, yaml: &str, wanted: &[&str], unwanted: &[&str]) {
+pub(super) fn check(given: &str, yaml: &str, wanted: &[&str], unwanted: &[&str]) {
     for part in wanted {
         assert!(yaml.contains(part), "no `{part}`:\n{given}\n{yaml}");
     }
@@ -284,126 +276,6 @@ fn what_is_extended_and_merged_loses_nothing() {
 }
 
 #[test]
-fn quotes_escapes_and_switches_of_units_are_read_as_podman_does() {
-    for (line, wanted, unwanted) in [
-        (
-            "HealthCmd=\"pg_isready -U postgres\"",
-            &["- pg_isready -U postgres\n"][..],
-            &["\\\""][..],
-        ),
-        ("HealthCmd=none", &[], &["readinessProbe"]),
-        ("User=\"1000\"", &["runAsUser: 1000"], &["is a name"]),
-        (
-            "NoNewPrivileges=yes",
-            &["allowPrivilegeEscalation: false"],
-            &[],
-        ),
-        ("NoNewPrivileges=off", &[], &["allowPrivilegeEscalation"]),
-        ("EnvironmentFile=-/gone.env", &[], &["gone.env"]),
-        ("EnvironmentFile=/gone.env", &["gone.env"], &[]),
-        (
-            "AddDevice=-/dev/dri/renderD128",
-            &["/dev/dri/renderD128:optional"],
-            &[],
-        ),
-        (
-            "Exec=/some/path \"a;b\\nc\" '\\110ello'",
-            &["a;b\n      c\n", "- Hello"],
-            &[],
-        ),
-        ("Environment=D=a\\x20b", &["value: a b"], &[]),
-        (
-            "Network=lan.network:ip=10.0.0.5",
-            &["Network=lan.network: ip=10.0.0.5"],
-            &[],
-        ),
-        ("Tmpfs=/run:uid=5", &["tmpfs /run: the option uid=5"], &[]),
-        (
-            "Volume=/srv/%i:/d",
-            &["q.container: %i: it stays as it is written"],
-            &[],
-        ),
-        (
-            "Pod=missing.pod",
-            &["Pod=missing.pod: give that unit, too"],
-            &[],
-        ),
-    ] {
-        let text = format!("[Container]\nImage=\"docker.io/library/postgres:17\"\n{line}\n");
-        let made = units(&[("q.container", &text)]).unwrap_or_else(|why| panic!("{why}\n{text}"));
-        check(&text, &made, &["image: docker.io/library/postgres:17"], &[]);
-        check(&text, &made, wanted, unwanted);
-    }
-    let volume = "[Container]\nImage=i\nVolume=foo.volume:/a\nMount=type=volume,source=foo.volume,destination=/b\n";
-    let both = units(&[
-        ("q.container", volume),
-        ("foo.volume", "[Volume]\nVolumeName=shared\n"),
-    ])
-    .unwrap();
-    assert_eq!(
-        both.matches("kind: PersistentVolumeClaim").count(),
-        1,
-        "{both}"
-    );
-}
-
-#[test]
-fn what_is_no_container_becomes_none_and_drop_ins_belong_to_their_units() {
-    for (file, text, expected) in [
-        (
-            "z.artifact",
-            "[Artifact]\nArtifact=x\n",
-            "`z.artifact` is no unit that podman",
-        ),
-        (
-            "l.login",
-            "[Login]\nUsername=x\n",
-            "`l.login` is no unit that podman",
-        ),
-        (
-            "x.container",
-            "[Container]\nExec=x\n",
-            "x.container: it has no `Image`",
-        ),
-        (
-            "x.container",
-            "[Container]\nImage=nope.image\n",
-            "Image=nope.image: give that unit, too",
-        ),
-        (
-            "/q/x.container.d/10.conf",
-            "[Container]\nExec=x\n",
-            "adds to `x.container`: give that, too",
-        ),
-    ] {
-        let error = units(&[(file, text)]).unwrap_err();
-        assert!(error.contains(expected), "{file}: {error}");
-    }
-    let made = units(&[
-        ("/q/x.container.d/10.conf", "[Container]\nEnvironment=A=b\n"),
-        ("/q/x.container", "[Container]\nImage=i\n"),
-    ]);
-    check("drop-in", &made.unwrap(), &["image: i", "name: A"], &[]);
-}
-
-#[test]
-fn options_of_commands_take_their_values() {
-    for (option, wanted) in [
-        ("--device-cgroup-rule 'c 188:* rmw'", "--device-cgroup-rule"),
-        ("--blkio-weight 10", "--blkio-weight"),
-        ("--uidmap 0:1:2 --timeout 5", "--timeout"),
-        ("--label-file f", "--label-file"),
-        ("--no-hosts", "--no-hosts"),
-        ("--read-only-tmpfs", "--read-only-tmpfs"),
-    ] {
-        let made = line(&format!("docker run {option} nginx")).unwrap();
-        check(option, &made, &["image: nginx", wanted], &[]);
-    }
-    let none = line("podman run --health-cmd none nginx").unwrap();
-    check("none", &none, &[], &["readinessProbe"]);
-}
-
-#[test]
 fn variables_have_the_values_of_their_folder_and_missing_ones_are_named() {
     let folder = std::env::temp_dir().join(format!("coracle-meaning-{}", std::process::id()));
     std::fs::create_dir_all(folder.join("sub")).unwrap();
@@ -436,5 +308,118 @@ fn variables_have_the_values_of_their_folder_and_missing_ones_are_named() {
             "d: it starts only with a profile",
         ],
         &["theirs", "image: d:1"],
+    );
+}
+
+#[test]
+fn what_differs_stays_apart() {
+    let text = "name: industrial-gateway-production\nservices:\n  my_app: {image: 'a:1', env_file: a.env, volumes: \
+                ['timeseries-database-primary:/a', 'timeseries-database-replica:/b', 'app_data:/c', 'app-data:/d', \
+                'app_data:/e']}\n  my-app: {image: 'b:1', env_file: b.env, configs: [my-app-env]}\nconfigs: {my-app-env: \
+                {content: mine}}\n";
+    let folder = std::env::temp_dir().join(format!("coracle-apart-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("a.env"), "USER_=bob\nA=a\n").unwrap();
+    std::fs::write(folder.join("b.env"), "A=b\n").unwrap();
+    let files = vec![("compose.yaml".to_owned(), text.to_owned())];
+    let made = whole(&converted(&Given::Files(files), &folder, &[]).unwrap());
+    assert_eq!(
+        made.matches("kind: PersistentVolumeClaim").count(),
+        4,
+        "{made}"
+    );
+    assert_eq!(made.matches("kind: ConfigMap").count(), 3, "{made}");
+    check(text, &made, &["A: a", "A: b", "mine"], &[]);
+    // A file of variables knows those of the files before.
+    std::fs::write(folder.join("b.env"), "URL=pg://${USER_}@db\n").unwrap();
+    let text = "services: {a: {image: 'a:1', env_file: [a.env, b.env]}}";
+    let files = vec![("compose.yaml".to_owned(), text.to_owned())];
+    let made = whole(&converted(&Given::Files(files), &folder, &[]).unwrap());
+    std::fs::remove_dir_all(&folder).unwrap();
+    check(text, &made, &["pg://bob@db"], &["not set"]);
+}
+
+#[test]
+fn later_files_say_more_of_the_same_things() {
+    let files = |first: &str, second: &str| {
+        let files = [("1.yaml", first), ("2.yaml", second)];
+        let files = files.map(|(name, text)| (name.to_owned(), text.to_owned()));
+        let output = converted(
+            &Given::Files(files.into()),
+            &fixtures().join("corners"),
+            &[],
+        );
+        whole(&output.unwrap_or_else(|why| panic!("{why}")))
+    };
+    let test = files(
+        "services: {test: {image: 'a:1'}}",
+        "services: {test: {environment: {A: b}}}",
+    );
+    check("test", &test, &["image: a:1", "name: A"], &[]);
+    let none = files(
+        "services: {a: {image: 'a:1', environment: {FOO: x, BAR: y}}}",
+        "services: {a: {environment: {FOO: !reset null}}}",
+    );
+    check("reset", &none, &["name: BAR"], &["FOO"]);
+    let both = files(
+        "services: {a: {image: 'a:1', ports: !override ['80:80']}}",
+        "services: {a: {ports: ['81:81']}}",
+    );
+    check("both", &both, &["hostPort: 80", "hostPort: 81"], &[]);
+    let included = files(
+        "include: [parts/more/compose.yaml]",
+        "services: {deeper: {ports: ['5432:5432']}}",
+    );
+    check("included", &included, &["hostPort: 5432"], &[]);
+}
+
+#[test]
+fn containers_of_one_pod_share_what_each_asks_for() {
+    says(
+        "  a: {image: 'a:1', network_mode: 'service:b', group_add: ['20'], sysctls: {net.a: 1, net.b: 2}, labels: {x: '1'}}\n  b: \
+         {image: 'b:1', group_add: ['44'], sysctls: {net.b: 3}, labels: {x: '2', y: '1'}}\n",
+        &[
+            "- 20",
+            "- 44",
+            "name: net.a",
+            "name: net.b",
+            "sysctls: net.b: another container",
+            "label x: another container",
+            "\"y\": \"1\"",
+        ],
+        &[],
+    );
+    says(
+        "  vpn: {image: 'v:1', restart: always}\n  init: {image: 'i:1', network_mode: 'service:vpn', depends_on: [vpn]}\n  app: \
+         {image: 'a:1', restart: always, network_mode: 'service:vpn', depends_on: {init: {condition: \
+         service_completed_successfully}, vpn: {condition: service_started}}}\n  other: {image: 'o:1', depends_on: {init: \
+         {condition: service_completed_successfully}}}\n",
+        &[
+            "  - name: init\n    image: i:1\n  containers:",
+            "coracle.dev/after: vpn\n",
+            "depends_on: init: it is in the pod of `vpn`",
+        ],
+        &[],
+    );
+    says(
+        "  web: {image: 'w:1', links: ['db:mysql']}\n  db: {image: 'd:1', networks: {n: {ipv4_address: 172.20.0.5}}}\n  x: \
+         {image: 'x:1', extra_hosts: ['db:172.20.0.5'], user: ':', read_only: 'True'}\n",
+        &[
+            "coracle.dev/after: db",
+            "  name: mysql\n",
+            "extra_hosts: db:172.20.0.5: a fixed address",
+            "readOnlyRootFilesystem: true",
+        ],
+        &["hostAliases", "is a name"],
+    );
+    says(
+        "  a: {image: 'a:1', ports: [{name: web, target: 80, published: 80}, {name: web, target: 443, published: 443, protocol: \
+         TCP}], tmpfs: ['/run:size=50%']}\n",
+        &[
+            "hostPort: 443",
+            "port 443: the name web",
+            "the option size=50%",
+        ],
+        &[],
     );
 }

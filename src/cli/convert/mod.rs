@@ -13,6 +13,7 @@ mod include;
 mod interpolate;
 mod mounts;
 mod names;
+mod network;
 mod order;
 mod plan;
 mod ports;
@@ -30,7 +31,10 @@ mod work;
 mod convert_test;
 #[cfg(test)]
 mod meaning_test;
+#[cfg(test)]
+mod units_test;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -104,12 +108,17 @@ struct Output {
 impl Output {
     /// Manifests with the names of their files, without ending.
     fn texts(&self) -> Vec<(String, String)> {
-        let mut all = Vec::new();
+        let mut all: Vec<(String, String)> = Vec::new();
         for file in &self.files {
             let documents = file.documents.iter().map(text::yaml).collect::<Vec<_>>();
             all.push((file.name.clone(), documents.join("---\n")));
         }
-        all.extend(self.manifests.iter().cloned());
+        for (name, text) in &self.manifests {
+            match all.iter_mut().find(|(known, _)| known == name) {
+                Some((_, whole)) => *whole = format!("{}\n---\n{text}", whole.trim_end()),
+                None => all.push((name.clone(), text.clone())),
+            }
+        }
         let head = text::yaml(&Value::Map(self.head.clone()));
         if let Some((_, first)) = all.first_mut().filter(|_| !head.is_empty()) {
             *first = format!("{head}{first}");
@@ -357,7 +366,17 @@ fn finish(args: &ConvertArgs, output: &Output, failed: impl Fn() -> CliError) ->
 /// The files that were named, or those that compose looks for in the current directory.
 fn paths(args: &ConvertArgs) -> Result<Vec<PathBuf>> {
     if !args.files.is_empty() || !args.line.is_empty() {
-        return Ok(args.files.clone());
+        let mut all = Vec::new();
+        for path in &args.files {
+            let found = with_drop_ins(path);
+            let found = found.map_err(|e| {
+                CliError::new(format!("could not read `{}`", path.display())).because(e)
+            })?;
+            all.extend(found);
+        }
+        let mut seen = BTreeSet::new();
+        all.retain(|path| seen.insert(path.clone()));
+        return Ok(all);
     }
     const NAMES: [&str; 4] = [
         "compose.yaml",
@@ -379,6 +398,46 @@ fn paths(args: &ConvertArgs) -> Result<Vec<PathBuf>> {
     ];
     all.extend(overrides.into_iter().map(beside).find(|path| path.exists()));
     Ok(all)
+}
+
+/// A unit with the files of its folder (`web.container.d`), which may also be named itself.
+fn with_drop_ins(path: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let is_unit = |path: &Path| {
+        let ending = path.extension().and_then(|ending| ending.to_str());
+        ending.is_some_and(|ending| unit::KINDS.contains(&ending))
+    };
+    let ends_with_d = path.extension().is_some_and(|ending| ending == "d");
+    let (mut all, folder) = match ends_with_d && is_unit(&path.with_extension("")) {
+        true => (Vec::new(), path.to_owned()),
+        false if is_unit(path) => {
+            let mut folder = path.as_os_str().to_owned();
+            folder.push(".d");
+            (vec![path.to_owned()], PathBuf::from(folder))
+        }
+        false => return Ok(vec![path.to_owned()]),
+    };
+    if folder.is_dir() {
+        let mut files = Vec::new();
+        for entry in std::fs::read_dir(folder)? {
+            let file = entry?.path();
+            if file.extension().is_some_and(|ending| ending == "conf") {
+                files.push(file);
+            }
+        }
+        files.sort_unstable();
+        all.extend(files);
+    }
+    Ok(all)
+}
+
+/// The name by which a text is known: units are found by their folders.
+fn name_of(path: &Path) -> String {
+    let is_unit = unit::is_unit(&path.to_string_lossy());
+    let folder = folder(Some(path)).ok().filter(|_| is_unit);
+    match (folder, path.file_name()) {
+        (Some(folder), Some(name)) => folder.join(name).display().to_string(),
+        _ => path.display().to_string(),
+    }
 }
 
 /// The folder that relative paths begin at: that of the first file.
@@ -405,7 +464,7 @@ fn contents(paths: &[PathBuf]) -> Result<Vec<(String, String)>> {
             .strip_prefix('\u{feff}')
             .map(str::to_owned)
             .unwrap_or(content);
-        all.push((path.display().to_string(), content));
+        all.push((name_of(path), content));
     }
     Ok(all)
 }

@@ -1,10 +1,12 @@
 //! `volumes`, `tmpfs`, `shm_size`, `secrets` and `configs`: what is mounted into a container, and from where.
 
 use super::tree::{COMMENT, Entries, entries, is_on, items, map, scalar, scalars, set, text};
-use super::words::{object_name, size};
+use super::words::size;
 use super::work::{Pod, Work};
 use crate::images::trust::encode_base64;
 use crate::spec::value::Value;
+
+const CLAIM: &str = "PersistentVolumeClaim";
 
 /// A volume and where it is mounted.
 #[derive(Default)]
@@ -40,8 +42,8 @@ pub(super) fn mounts(work: &Work<'_>, service: &Value, pod: &mut Pod) -> Vec<Val
                 // What is so anyway.
                 "" | "rw" | "nosuid" | "nodev" | "mode=1777" | "mode=777" | "mode=0777" => {}
                 option => match option.strip_prefix("size=") {
-                    Some(wanted) => mount.size = size(wanted),
-                    None => all.push(work.lost(&format!("tmpfs {target}: the option {option}"))),
+                    Some(wanted) if size(wanted).is_some() => mount.size = size(wanted),
+                    _ => all.push(work.lost(&format!("tmpfs {target}: the option {option}"))),
                 },
             }
         }
@@ -123,6 +125,10 @@ fn long(work: &Work<'_>, item: &Value, pod: &mut Pod, all: &mut Vec<Value>) {
         part: inner("volume", "subpath").or_else(|| inner("image", "subpath")),
         size: inner("tmpfs", "size").and_then(|s| size(&s)),
     };
+    if let Some(wanted) = inner("tmpfs", "size").filter(|_| mount.size.is_none()) {
+        let what = format!("{} {}: the size {wanted}", mount.kind, mount.target);
+        all.push(work.lost(&what));
+    }
     for (key, value) in entries(Some(item)) {
         let of = format!("{} {}", mount.kind, mount.target);
         for option in unknown_options(key, value) {
@@ -276,9 +282,11 @@ fn named(work: &Work<'_>, of: &Mount, pod: &mut Pod) -> Result<(String, bool), &
     let external_name = declared.get("external").and_then(|it| scalar(it, "name"));
     let external = is_on(declared, "external") || external_name.is_some();
     let claim = match external_name.or_else(|| scalar(declared, "name")) {
-        Some(name) => object_name(&name),
-        None if external => object_name(source),
-        None => work.shared.object(source),
+        Some(name) => work.shared.named(CLAIM, &name),
+        None if external => work.shared.named(CLAIM, source),
+        None => work
+            .shared
+            .object(CLAIM, &format!("volume {source}"), source),
     };
     let modes = Value::List(vec![text("ReadWriteOnce")]);
     let request = map([("requests", map([("storage", text("10Gi"))]))]);
@@ -294,7 +302,7 @@ fn named(work: &Work<'_>, of: &Mount, pod: &mut Pod) -> Result<(String, bool), &
     spec.push((COMMENT.to_owned(), text(hint)));
     set(&mut spec, "resources", request);
     set(&mut content, "spec", Value::Map(spec));
-    work.make("PersistentVolumeClaim", &claim, content);
+    work.make(CLAIM, &claim, content);
     let volume = map([("claimName", text(claim))]);
     let name = pod.volume(source, "persistentVolumeClaim", &volume);
     Ok((name, false))
@@ -381,9 +389,9 @@ fn object(
         key
     };
     let object = match scalar(declared, "name") {
-        Some(name) => object_name(&name),
-        None if is_on(declared, "external") => object_name(name),
-        None => work.shared.object(name),
+        Some(name) => work.shared.named(kind, &name),
+        None if is_on(declared, "external") => work.shared.named(kind, name),
+        None => work.shared.object(kind, &format!("file {name}"), name),
     };
     let source = work.shared.source;
     let content = if let Some(content) = scalar(declared, "content") {

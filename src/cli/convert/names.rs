@@ -59,6 +59,9 @@ fn names(shared: &Shared<'_>, plan: &Plan<'_>, group: &Group<'_>) -> Vec<String>
                 }
             }
         }
+        // podman's own name for it.
+        let default = scalar(service, "x-default-name");
+        wanted.extend(default.filter(|name| is_spoken_of(plan, name)));
         // A variable that is not set.
         wanted.retain(|name| !name.is_empty());
         for (number, name) in wanted.iter().enumerate() {

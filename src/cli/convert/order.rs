@@ -6,6 +6,9 @@ use super::tree::{Entries, is_on, scalar, scalars};
 use super::work::Work;
 use crate::spec::value::Value;
 
+/// The condition of compose for a service that has run to its end.
+pub(super) const COMPLETED: &str = "service_completed_successfully";
+
 /// Limit of what a pod waits for.
 const MAX_AFTER: usize = 16;
 
@@ -16,7 +19,30 @@ pub(super) struct Condition {
     pub(super) required: bool,
 }
 
+impl Default for Condition {
+    fn default() -> Self {
+        Self {
+            kind: String::new(),
+            again: false,
+            required: true,
+        }
+    }
+}
+
+/// What a service starts after.
 pub(super) fn after(service: &Value) -> Vec<(String, Condition)> {
+    let mut all = depends_on(service);
+    // What is linked is started before, too.
+    for link in scalars(service.get("links")) {
+        let name = link.split(':').next().unwrap_or_default().to_owned();
+        if !all.iter().any(|(known, _)| *known == name) {
+            all.push((name, Condition::default()));
+        }
+    }
+    all
+}
+
+fn depends_on(service: &Value) -> Vec<(String, Condition)> {
     let on = service.get("depends_on");
     if let Some(Value::Map(entries)) = on {
         let read = |(name, value): &(String, Value)| {
@@ -33,17 +59,7 @@ pub(super) fn after(service: &Value) -> Vec<(String, Condition)> {
         return entries.iter().map(read).collect();
     }
     let names = scalars(on).into_iter();
-    let started = |name| {
-        (
-            name,
-            Condition {
-                kind: String::new(),
-                again: false,
-                required: true,
-            },
-        )
-    };
-    names.map(started).collect()
+    names.map(|name| (name, Condition::default())).collect()
 }
 
 /// What a pod waits for before it starts.
@@ -87,7 +103,14 @@ impl Waits {
             };
             let ready = match &*condition.kind {
                 "service_healthy" => ":ready",
-                "service_completed_successfully" => ":complete",
+                COMPLETED if head == key => ":complete",
+                COMPLETED => {
+                    let what = format!(
+                        "depends_on: {name}: it is in the pod of `{head}`, which is waited for until it has started"
+                    );
+                    self.lost.push(work.lost_entry(&what));
+                    ""
+                }
                 _ => "",
             };
             let again = if condition.again { "?again" } else { "" };

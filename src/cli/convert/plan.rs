@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::deployment::replicas;
-use super::order::after;
+use super::order::{COMPLETED, after};
 use super::project::Project;
 use super::tree::scalar;
 use super::words::object_name;
@@ -127,6 +127,22 @@ impl<'p> Plan<'p> {
         }
     }
 
+    /// The services of a pod, but for its head, that others of it wait for until they have completed.
+    pub(super) fn steps(&self, head: &str, members: &[&'p str]) -> BTreeSet<&'p str> {
+        let mut all = BTreeSet::new();
+        for member in members {
+            for (of, condition) in after(self.services[member]) {
+                let of = self
+                    .key(&of)
+                    .filter(|of| members.contains(of) && of != member);
+                if condition.kind == COMPLETED && of != Some(head) {
+                    all.extend(of);
+                }
+            }
+        }
+        all
+    }
+
     /// The other services of its pod that a service waits for.
     fn waits_for(&self, service: &str, members: &[&'p str]) -> Vec<&'p str> {
         let on = after(self.services[service]).into_iter();
@@ -155,7 +171,7 @@ impl<'p> Plan<'p> {
         for (name, service) in &self.services {
             for (of, condition) in after(service) {
                 if let Some(of) = self.key(&of) {
-                    let completes = condition.kind == "service_completed_successfully";
+                    let completes = condition.kind == COMPLETED;
                     waiting.entry(of).or_default().push((*name, completes));
                 }
             }

@@ -38,7 +38,11 @@ pub(super) fn ports(work: &Work<'_>, service: &Value, unpublished: Option<&str>)
         if scalar(item, "app_protocol").is_some() {
             all.push(work.lost(&format!("port {written}: app_protocol")));
         }
-        let invalid = |name: &String| port_name(name).is_some();
+        let taken = |name: &str| {
+            all.iter()
+                .any(|p: &Value| p.get("name") == Some(&text(name)))
+        };
+        let invalid = |name: &String| port_name(name).is_some() || taken(name);
         if let Some(name) = port.name.take_if(|name| invalid(name)) {
             all.push(work.lost(&format!("port {written}: the name {name}")));
         }
@@ -120,7 +124,7 @@ fn published(item: &Value) -> Option<Published> {
             None => None,
         },
         ip: scalar(item, "host_ip").and_then(|ip| address(&ip)),
-        protocol: scalar(item, "protocol").unwrap_or_else(|| "tcp".to_owned()),
+        protocol: scalar(item, "protocol").map_or("tcp".to_owned(), |p| p.to_ascii_lowercase()),
         name: scalar(item, "name"),
     };
     known_protocol(port)

@@ -1,9 +1,9 @@
 //! Compose files as one project: variables replaced, files merged, `extends` followed, profiles chosen.
 
 use super::Source;
-use super::container::extra_hosts;
 use super::include::{folder, include, rebase};
 use super::interpolate::{Variables, unset};
+use super::network::extra_hosts;
 use super::tree::{Entries, entries, items, map, pairs, scalar, scalars, set, text, texts};
 use crate::spec::value::{MAX_VALUES, Value};
 use crate::spec::{ImageName, parse};
@@ -64,12 +64,13 @@ const MAX_ENTRIES: usize = 2000;
 pub(super) fn load(files: &[(String, String)], source: &Source<'_>) -> Result<Project, String> {
     let variables = Variables::new(source.variable);
     let mut whole = Value::Map(Vec::new());
-    for (name, content) in files {
-        let file = read(content, name, &variables)?;
-        whole = merged("", whole, file);
-    }
     let mut left_out = Vec::new();
-    include(&mut whole, source, &variables, &mut left_out)?;
+    for (name, content) in files {
+        let mut file = read(content, name, &variables)?;
+        // Before the next file, which may say something else about what is included.
+        include(&mut file, source, &variables, &mut left_out)?;
+        whole = merged("", 0, whole, file);
+    }
     if let Value::Map(all) = &mut whole {
         // Services may extend others, over which their tags have a say.
         let others = all.iter_mut().filter(|(key, _)| key != "services");
@@ -216,7 +217,7 @@ pub(super) fn read(content: &str, name: &str, variables: &Variables<'_>) -> Resu
     for mut document in parse::parse_tagged(content, TAGS).map_err(failed)? {
         let replaced = variables.replace_all(&mut document);
         replaced.map_err(|why| format!("{name}: {why}"))?;
-        whole = merged("", whole, document);
+        whole = merged("", 0, whole, document);
     }
     Ok(present(whole))
 }
@@ -271,12 +272,14 @@ fn extended(
     };
     let mut own = service.clone();
     own.remove("extends");
-    Ok(merged("", base, own))
+    Ok(merged("", 2, base, own))
 }
 
-/// Puts a value over another one, by compose's rules for its key.
-pub(super) fn merged(key: &str, base: Value, over: Value) -> Value {
-    match (key, base, over) {
+/// Puts a value over another one, by compose's rules for its key. `depth` is 0 for a whole file, 2 for a service.
+pub(super) fn merged(key: &str, depth: usize, base: Value, over: Value) -> Value {
+    // What is called `test` at the top is a service.
+    let rule = if depth > 2 { key } else { "" };
+    match (rule, base, over) {
         (_, base, Value::Null) => base,
         ("extra_hosts", base, over) => {
             let both = [extra_hosts(Some(&base)), extra_hosts(Some(&over))].concat();
@@ -288,13 +291,20 @@ pub(super) fn merged(key: &str, base: Value, over: Value) -> Value {
             for (key, value) in pairs(Some(&base)).into_iter().chain(pairs(Some(&over))) {
                 set(&mut all, &key, value.map_or(Value::Null, Value::String));
             }
+            for (key, value) in entries(Some(&over)) {
+                match tag(value) {
+                    Some((RESET, _)) => all.retain(|(known, _)| known != key),
+                    Some((_, inside)) => set(&mut all, key, inside.clone()),
+                    None => {}
+                }
+            }
             Value::Map(all)
         }
         ("depends_on" | "networks", Value::List(names), over @ Value::Map(_)) => {
-            merged(key, by_name(&names), over)
+            merged(key, depth, by_name(&names), over)
         }
         ("depends_on" | "networks", base @ Value::Map(_), Value::List(names)) => {
-            merged(key, base, by_name(&names))
+            merged(key, depth, base, by_name(&names))
         }
         ("volumes" | "devices", Value::List(base), Value::List(over)) => {
             let target = |item: &Value| match item {
@@ -328,7 +338,13 @@ pub(super) fn merged(key: &str, base: Value, over: Value) -> Value {
                 match base.iter_mut().find(|(k, _)| *k == key) {
                     Some((_, old)) => {
                         let former = std::mem::replace(old, Value::Null);
-                        *old = merged(&key, former, value);
+                        // Nothing came before the first file.
+                        let former = match tag(&former) {
+                            Some((RESET, _)) => Value::Null,
+                            Some((_, inside)) => inside.clone(),
+                            None => former,
+                        };
+                        *old = merged(&key, depth + 1, former, value);
                     }
                     None => base.push((key, value)),
                 }

@@ -1,6 +1,7 @@
 //! Quadlet units as a project: `.container` and `.pod`, and the `.volume`, `.network`, `.image` and `.kube` beside them.
 
 use super::Source;
+use super::health;
 use super::project::Project;
 use super::run_line::{alias, mount, options, push, raw_file, secret};
 use super::tree::{Entries, entries, map, set, text, texts};
@@ -16,7 +17,12 @@ pub(super) fn load(
 ) -> Result<(), String> {
     let mut units = Vec::new();
     for (file, content) in files.iter().filter(|(file, _)| adds_to(file).is_none()) {
-        units.push(Unit::read(file, content)?);
+        let mut unit = Unit::read(file, content)?;
+        let (folder, _) = file.rsplit_once('/').unwrap_or_default();
+        if folder.starts_with('/') && folder != source.folder {
+            unit.rebase(folder);
+        }
+        units.push(unit);
     }
     for (file, content) in files {
         let Some((name, kind)) = adds_to(file) else {
@@ -94,11 +100,15 @@ pub(super) fn load(
             }
             match heads.iter().find(|(of, _)| *of == pod) {
                 Some((_, head)) => {
-                    set(
-                        &mut service,
-                        "network_mode",
-                        text(format!("service:{head}")),
-                    );
+                    let mode = format!("service:{head}");
+                    set(&mut service, "network_mode", text(mode));
+                    // All containers of a pod have its mounts.
+                    let unit = units.iter().find(|u| u.kind == "pod" && u.name == pod);
+                    for (_, key, value) in unit.iter().flat_map(|unit| &unit.keys) {
+                        if matches!(&**key, "Volume" | "ShmSize") {
+                            same(key, value, &mut service)?;
+                        }
+                    }
                 }
                 None => {
                     heads.push((pod, unit.name.clone()));
@@ -266,20 +276,13 @@ fn same(key: &str, value: &str, service: &mut Entries) -> Result<bool, String> {
         }
         "NetworkAlias" => alias(value, service),
         "Network" => {
-            let (name, options_of) = value.split_once(':').unwrap_or((value, ""));
-            if name.ends_with(".network") {
-                for option in options_of.split(',').filter(|option| !option.is_empty()) {
-                    set(
-                        service,
-                        &format!("Network={name}: {option}"),
-                        Value::Bool(true),
-                    );
-                }
-            }
+            let (name, asked) = value.split_once(':').unwrap_or((value, ""));
             if let Some(other) = name.strip_suffix(".container") {
                 set(service, "network_mode", text(format!("service:{other}")));
             } else {
-                let word = format!("--network={value}");
+                let name = name.strip_suffix(".network").unwrap_or(name);
+                let end = if asked.is_empty() { "" } else { ":" };
+                let word = format!("--network={name}{end}{asked}");
                 options(&[word], service)?;
             }
         }
@@ -306,26 +309,24 @@ fn container(unit: &Unit, units: &[Unit]) -> Result<Entries, String> {
         }
         if let Some((_, field)) = HEALTH.iter().find(|(name, _)| name == key) {
             let value = unquoted(value);
-            let list = || serde_json::from_str::<Vec<String>>(value).ok();
-            let words = list().map(|words| texts(["CMD".to_owned()].into_iter().chain(words)));
-            match (*field, value) {
-                ("test", "none") => set(&mut check, "disable", Value::Bool(true)),
-                _ => set(&mut check, field, words.unwrap_or_else(|| text(value))),
-            }
+            let value = match *field {
+                "test" => health::test(value),
+                _ => text(value),
+            };
+            set(&mut check, field, value);
             continue;
         }
         match &**key {
             "Image" => image(unquoted(value), units, &mut service).map_err(of)?,
             "EnvironmentFile" => {
-                let (path, required) = match value.strip_prefix('-') {
-                    Some(path) => (path, false),
-                    None => (&**value, true),
-                };
-                let mut file = raw_file(path);
-                if let (Value::Map(file), false) = (&mut file, required) {
-                    set(file, "required", Value::Bool(false));
+                for word in split_unit(value).map_err(of)? {
+                    let path = word.strip_prefix('-');
+                    let mut file = raw_file(path.unwrap_or(&word));
+                    if let (Value::Map(file), Some(_)) = (&mut file, path) {
+                        set(file, "required", Value::Bool(false));
+                    }
+                    push(&mut service, "env_file", file);
                 }
-                push(&mut service, "env_file", file);
             }
             "Exec" => set(
                 &mut service,
@@ -396,6 +397,8 @@ fn container(unit: &Unit, units: &[Unit]) -> Result<Entries, String> {
     if !check.is_empty() {
         set(&mut service, "healthcheck", Value::Map(check));
     }
+    let default = format!("systemd-{}", unit.name);
+    set(&mut service, "x-default-name", text(default));
     if !service
         .iter()
         .any(|(key, _)| key == "image" || key == "build")
@@ -490,7 +493,11 @@ fn depend(unit: &Unit, units: &[Unit], heads: &[(&str, String)], project: &mut P
             let head = head_of(name.strip_suffix("-pod").unwrap_or(name));
             let named = |kind: &str, name: &str| {
                 let mut units = units.iter();
-                units.find(|unit| unit.kind == kind && unit.name == name)
+                let section = if kind == "kube" { "Kube" } else { "Container" };
+                let is_it = |unit: &&Unit| {
+                    unit.name == name || unit.last(section, "ServiceName") == Some(name)
+                };
+                units.find(|unit| unit.kind == kind && is_it(unit))
             };
             let other = named("container", name).or_else(|| named("container", head?));
             let instead = match (own, other) {

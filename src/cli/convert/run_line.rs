@@ -1,5 +1,6 @@
 //! `docker run …` and `podman run …` lines as services.
 
+use super::health;
 use super::project::Project;
 use super::tree::{Entries, map, set, text, texts};
 use super::words::{object_name, split};
@@ -322,13 +323,13 @@ fn option(
         List(key) => push(service, key, text(value)),
         Text("") => set(service, name, text(value)),
         Text(key) => set(service, key, text(value)),
-        Health("test") if value == "none" => {
-            let check = map([("disable", Value::Bool(true))]);
-            set(service, "healthcheck", check);
-        }
         Health(field) => {
             let mut check = entry(service, "healthcheck");
-            set(&mut check, field, text(value));
+            let value = match field {
+                "test" => health::test(&value),
+                _ => text(value),
+            };
+            set(&mut check, field, value);
             set(service, "healthcheck", Value::Map(check));
         }
         Mount => push(service, "volumes", mount(&value)),
@@ -338,7 +339,10 @@ fn option(
         EnvFile => push(service, "env_file", raw_file(&value)),
         // Nothing in place of the image's: the command alone.
         Entrypoint if value.is_empty() => set(service, "entrypoint", texts([])),
-        Entrypoint => set(service, "entrypoint", texts([value])),
+        Entrypoint => {
+            let list = serde_json::from_str::<Vec<String>>(&value).ok();
+            set(service, "entrypoint", texts(list.unwrap_or(vec![value])));
+        }
         Switch(_) | Nothing | NothingWith => {}
     }
     Ok(took)
@@ -393,15 +397,33 @@ pub(super) fn mount(value: &str) -> Value {
     Value::Map(all)
 }
 
+/// `NAME`, docker's `name=NAME,alias=…`, or podman's `NAME:alias=…,ip=…`.
 fn network(value: &str, service: &mut Entries) {
-    let name = value.split([':', ',']).next().unwrap_or_default();
+    let is_name = |part: &str| part.strip_prefix("name=").map(str::to_owned);
+    let named = value.split(',').find_map(is_name);
+    let (name, asked) = match &named {
+        Some(name) => (&**name, value),
+        None => value.split_once(':').unwrap_or((value, "")),
+    };
     match name {
         "host" | "none" => set(service, "network_mode", text(name)),
         "container" => set(service, "network_mode", text(value)),
         "bridge" | "default" | "slirp4netns" | "pasta" | "private" => {}
         name => {
+            let mut of = Entries::new();
+            for option in asked.split(',').filter(|option| !option.is_empty()) {
+                let (key, value) = option.split_once('=').unwrap_or((option, ""));
+                match key {
+                    "name" => {}
+                    "alias" => push(&mut of, "aliases", text(value)),
+                    "ip" => set(&mut of, "ipv4_address", text(value)),
+                    "ip6" => set(&mut of, "ipv6_address", text(value)),
+                    "mac" | "mac-address" => set(&mut of, "mac_address", text(value)),
+                    key => set(&mut of, key, text(value)),
+                }
+            }
             let mut networks = entry(service, "networks");
-            networks.push((name.to_owned(), Value::Map(Vec::new())));
+            set(&mut networks, name, Value::Map(of));
             set(service, "networks", Value::Map(networks));
         }
     }

@@ -60,13 +60,48 @@ impl Unit {
             if let Some(name) = line.strip_prefix('[').and_then(|l| l.strip_suffix(']')) {
                 name.clone_into(&mut section);
             } else if let Some((key, value)) = line.split_once('=') {
-                let (key, value) = (key.trim().to_owned(), specifiers(value.trim()));
-                self.keys.push((section.clone(), key, value));
+                // The values become words of a program's command line in a service, where `$$` stands for `$`.
+                let value = specifiers(value.trim()).replace("$$", "$");
+                let key = key.trim();
+                if value.is_empty() {
+                    // It takes back what was there before.
+                    self.keys.retain(|(of, k, _)| *of != section || k != key);
+                } else {
+                    self.keys.push((section.clone(), key.to_owned(), value));
+                }
             } else {
                 return Err(format!("{file}: `{line}` is no `KEY=VALUE`"));
             }
         }
         Ok(())
+    }
+
+    /// Has relative paths begin at a folder.
+    pub(super) fn rebase(&mut self, folder: &str) {
+        let joined = |path: &str| match path.starts_with(['/', '~']) {
+            true => path.to_owned(),
+            false => format!("{folder}/{}", path.trim_start_matches("./")),
+        };
+        for (_, key, value) in &mut self.keys {
+            *value = match &**key {
+                "EnvironmentFile" => match value.strip_prefix('-') {
+                    Some(path) => format!("-{}", joined(path)),
+                    None => joined(value),
+                },
+                "Yaml" | "ConfigMap" => joined(value),
+                "Volume" if value.starts_with('.') => joined(value),
+                "Mount" => {
+                    let parts = value.split(',').map(|part| match part.split_once('=') {
+                        Some((key @ ("source" | "src"), path)) if path.starts_with('.') => {
+                            format!("{key}={}", joined(path))
+                        }
+                        _ => part.to_owned(),
+                    });
+                    parts.collect::<Vec<_>>().join(",")
+                }
+                _ => continue,
+            };
+        }
     }
 
     /// The specifiers that nothing is known of here, each once.
@@ -110,6 +145,12 @@ pub(super) fn unquoted(value: &str) -> &str {
 pub(super) fn is_true(value: &str) -> bool {
     let word = unquoted(value).to_ascii_lowercase();
     matches!(&*word, "1" | "yes" | "y" | "true" | "t" | "on")
+}
+
+/// Whether a file is a unit, or adds to one, by its name.
+pub(super) fn is_unit(file: &str) -> bool {
+    let ending = file.rsplit('.').next().unwrap_or_default();
+    KINDS.contains(&ending) || adds_to(file).is_some()
 }
 
 /// The unit that a file adds to: that of its folder, `NAME.KIND.d`.

@@ -1,6 +1,7 @@
 //! What the conversion of one service uses and adds to: the project, remarks, documents beside the pod.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 
 use super::Source;
 use super::project::Project;
@@ -26,6 +27,8 @@ pub(super) struct Shared<'a> {
     pub(super) remarks: RefCell<Vec<String>>,
     /// ConfigMaps, Secrets and claims.
     pub(super) made: RefCell<Vec<Made>>,
+    /// What each kind and name stands for.
+    pub(super) names: RefCell<BTreeMap<(&'static str, String), String>>,
 }
 
 impl Shared<'_> {
@@ -40,12 +43,31 @@ impl Shared<'_> {
         sentence
     }
 
-    /// The name of an object of the project.
-    pub(super) fn object(&self, name: &str) -> String {
-        match &self.project.name {
+    /// The name of an object of the project. `of` is what it stands for, as `volume data`: nothing else has the name.
+    pub(super) fn object(&self, kind: &'static str, of: &str, name: &str) -> String {
+        let wish = match &self.project.name {
             Some(project) => object_name(&format!("{project}-{name}")),
             None => object_name(name),
-        }
+        };
+        self.unique(kind, of, wish)
+    }
+
+    /// Like [`Self::object`], for a name that is its own.
+    pub(super) fn named(&self, kind: &'static str, name: &str) -> String {
+        self.unique(kind, &format!("={name}"), object_name(name))
+    }
+
+    fn unique(&self, kind: &'static str, of: &str, wish: String) -> String {
+        let mut names = self.names.borrow_mut();
+        let numbered = (2..).map(|number| format!("{wish}-{number}"));
+        let mut all = std::iter::once(wish.clone()).chain(numbered);
+        let free = |name: &String| {
+            let holder = names.get(&(kind, name.clone()));
+            holder.is_none_or(|holder| holder == of)
+        };
+        let name = all.find(free).unwrap_or(wish.clone());
+        names.insert((kind, name.clone()), of.to_owned());
+        name
     }
 
     pub(super) fn metadata(&self, name: &str) -> Entries {

@@ -1,0 +1,140 @@
+//! `network_mode`, `hostname`, `extra_hosts`, `dns`: what a service asks of its pod's network.
+
+use super::tree::{Entries, entries, map, scalar, scalars, set, text, texts};
+use super::words::object_name;
+use super::work::{Pod, Work};
+use crate::spec::value::Value;
+
+pub(super) fn network(work: &Work<'_>, service: &Value, pod: &mut Pod) {
+    match scalar(service, "network_mode").as_deref() {
+        Some("host") => pod.share(work, "hostNetwork", Value::Bool(true)),
+        None | Some("bridge" | "default" | "") => {}
+        // Those of the same project share a pod; `documents.rs` tells of others.
+        Some(other) if other.starts_with("service:") || other.starts_with("container:") => {}
+        Some(other) => pod
+            .spec
+            .push(work.lost_entry(&format!("network_mode: {other}"))),
+    }
+    if let Some(host) = scalar(service, "hostname").filter(|host| !host.is_empty()) {
+        let name = object_name(&host);
+        match name == host {
+            true => pod.share(work, "hostname", text(host)),
+            false => pod.spec.push(work.lost_entry(&format!("hostname: {host}"))),
+        }
+    }
+    if scalar(service, "domainname").is_some() {
+        pod.spec.push(work.lost_entry("domainname"));
+    }
+    of_networks(work, service, pod);
+    hosts(work, service, pod);
+    let mut dns = Entries::new();
+    for (key, field) in [("dns", "nameservers"), ("dns_search", "searches")] {
+        let mut words = scalars(service.get(key));
+        // A dot alone asks for no domain to search.
+        words.retain(|word| !["", "."].contains(&&**word));
+        words.retain(|word| {
+            let of = fixed_address(&work.shared.project.services, word);
+            if let Some(of) = of {
+                let what = format!(
+                    "{key}: {word}: the fixed address of {of}, which it does not have here"
+                );
+                pod.spec.push(work.lost_entry(&what));
+            }
+            of.is_none()
+        });
+        if !words.is_empty() {
+            set(&mut dns, field, texts(words));
+        }
+    }
+    let options = scalars(service.get("dns_opt"));
+    if !options.is_empty() {
+        let option = |word: &String| match word.split_once(':') {
+            Some((name, value)) => map([("name", text(name)), ("value", text(value))]),
+            None => map([("name", text(&**word))]),
+        };
+        set(
+            &mut dns,
+            "options",
+            Value::List(options.iter().map(option).collect()),
+        );
+    }
+    if !dns.is_empty() {
+        pod.share(work, "dnsConfig", Value::Map(dns));
+    }
+}
+
+/// What a service asks of the networks it is in; its names are in `names.rs`.
+fn of_networks(work: &Work<'_>, service: &Value, pod: &mut Pod) {
+    for (network, asked) in entries(service.get("networks")) {
+        for (key, _) in entries(Some(asked)) {
+            let why = match &**key {
+                // There is one network, so none goes before another.
+                "aliases" | "priority" | "gw_priority" => continue,
+                "ipv4_address" | "ipv6_address" => ": a fixed address; use the name",
+                "mac_address" => ": pods have addresses of their own",
+                key if key.starts_with("x-") => continue,
+                _ => "",
+            };
+            let what = format!("networks.{network}.{key}{why}");
+            pod.spec.push(work.lost_entry(&what));
+        }
+    }
+}
+
+/// The service that has this address fixed in a network.
+fn fixed_address<'s>(services: &'s Entries, address: &str) -> Option<&'s str> {
+    let has = |service: &Value| {
+        entries(service.get("networks")).iter().any(|(_, network)| {
+            let fixed = ["ipv4_address", "ipv6_address"];
+            fixed
+                .iter()
+                .any(|key| scalar(network, key).as_deref() == Some(address))
+        })
+    };
+    let found = services.iter().find(|(_, service)| has(service));
+    found.map(|(name, _)| &**name)
+}
+
+/// The entries of `extra_hosts`, as `NAME=ADDRESS` or `NAME:ADDRESS`.
+pub(super) fn extra_hosts(value: Option<&Value>) -> Vec<String> {
+    match value {
+        map @ Some(Value::Map(_)) => {
+            let mut all = Vec::new();
+            for (name, addresses) in entries(map) {
+                let addresses = scalars(Some(addresses)).into_iter();
+                all.extend(addresses.map(|address| format!("{name}={address}")));
+            }
+            all
+        }
+        list => scalars(list),
+    }
+}
+
+/// `extra_hosts` as host aliases; the address of the host is not known here.
+fn hosts(work: &Work<'_>, service: &Value, pod: &mut Pod) {
+    let mut aliases: Vec<Value> = Vec::new();
+    for entry in extra_hosts(service.get("extra_hosts")) {
+        let (name, ip) = entry
+            .split_once('=')
+            .or_else(|| entry.split_once(':'))
+            .unwrap_or((&entry, ""));
+        let ip = ip.trim_start_matches('[').trim_end_matches(']');
+        match ip.parse::<std::net::IpAddr>() {
+            Ok(_) if fixed_address(&work.shared.project.services, ip).is_some() => {
+                let what = format!("extra_hosts: {entry}: a fixed address; use the name");
+                aliases.push(work.lost(&what));
+            }
+            Ok(_) => aliases.push(map([
+                ("ip", text(ip)),
+                ("hostnames", texts([name.to_owned()])),
+            ])),
+            Err(_) => {
+                let what = format!("extra_hosts: {entry}: only addresses can be given");
+                aliases.push(work.lost(&what));
+            }
+        }
+    }
+    if !aliases.is_empty() {
+        pod.share(work, "hostAliases", Value::List(aliases));
+    }
+}

@@ -1,0 +1,248 @@
+//! Forms of quadlet units and commands whose meaning is easily lost or changed, and what they become.
+
+use super::convert_test::{converted, fixtures, line, whole};
+use super::meaning_test::check;
+use super::*;
+
+/// The manifests of quadlet units: `FILE` and its text, one after the other.
+fn units(files: &[(&str, &str)]) -> std::result::Result<String, String> {
+    let owned = |(name, text): &(&str, &str)| ((*name).to_owned(), (*text).to_owned());
+    let files = files.iter().map(owned).collect();
+    let output = converted(&Given::Files(files), &fixtures().join("none"), &[])?;
+    Ok(whole(&output))
+}
+
+#[test]
+fn quotes_escapes_and_switches_of_units_are_read_as_podman_does() {
+    for (line, wanted, unwanted) in [
+        (
+            "HealthCmd=\"pg_isready -U postgres\"",
+            &["- pg_isready -U postgres\n"][..],
+            &["\\\""][..],
+        ),
+        ("HealthCmd=none", &[], &["readinessProbe"]),
+        ("User=\"1000\"", &["runAsUser: 1000"], &["is a name"]),
+        (
+            "NoNewPrivileges=yes",
+            &["allowPrivilegeEscalation: false"],
+            &[],
+        ),
+        ("NoNewPrivileges=off", &[], &["allowPrivilegeEscalation"]),
+        ("EnvironmentFile=-/gone.env", &[], &["gone.env"]),
+        ("EnvironmentFile=/gone.env", &["gone.env"], &[]),
+        (
+            "AddDevice=-/dev/dri/renderD128",
+            &["/dev/dri/renderD128:optional"],
+            &[],
+        ),
+        (
+            "Exec=/some/path \"a;b\\nc\" '\\110ello'",
+            &["a;b\n      c\n", "- Hello"],
+            &[],
+        ),
+        ("Environment=D=a\\x20b", &["value: a b"], &[]),
+        (
+            "Network=lan.network:ip=10.0.0.5",
+            &["networks.lan.ipv4_address: a fixed address"],
+            &[],
+        ),
+        ("Tmpfs=/run:uid=5", &["tmpfs /run: the option uid=5"], &[]),
+        (
+            "Volume=/srv/%i:/d",
+            &["q.container: %i: it stays as it is written"],
+            &[],
+        ),
+        (
+            "Pod=missing.pod",
+            &["Pod=missing.pod: give that unit, too"],
+            &[],
+        ),
+    ] {
+        let text = format!("[Container]\nImage=\"docker.io/library/postgres:17\"\n{line}\n");
+        let made = units(&[("q.container", &text)]).unwrap_or_else(|why| panic!("{why}\n{text}"));
+        check(&text, &made, &["image: docker.io/library/postgres:17"], &[]);
+        check(&text, &made, wanted, unwanted);
+    }
+    let volume = "[Container]\nImage=i\nVolume=foo.volume:/a\nMount=type=volume,source=foo.volume,destination=/b\n";
+    let both = units(&[
+        ("q.container", volume),
+        ("foo.volume", "[Volume]\nVolumeName=shared\n"),
+    ])
+    .unwrap();
+    assert_eq!(
+        both.matches("kind: PersistentVolumeClaim").count(),
+        1,
+        "{both}"
+    );
+}
+
+#[test]
+fn what_is_no_container_becomes_none_and_drop_ins_belong_to_their_units() {
+    for (file, text, expected) in [
+        (
+            "z.artifact",
+            "[Artifact]\nArtifact=x\n",
+            "`z.artifact` is no unit that podman",
+        ),
+        (
+            "l.login",
+            "[Login]\nUsername=x\n",
+            "`l.login` is no unit that podman",
+        ),
+        (
+            "x.container",
+            "[Container]\nExec=x\n",
+            "x.container: it has no `Image`",
+        ),
+        (
+            "x.container",
+            "[Container]\nImage=nope.image\n",
+            "Image=nope.image: give that unit, too",
+        ),
+        (
+            "/q/x.container.d/10.conf",
+            "[Container]\nExec=x\n",
+            "adds to `x.container`: give that, too",
+        ),
+    ] {
+        let error = units(&[(file, text)]).unwrap_err();
+        assert!(error.contains(expected), "{file}: {error}");
+    }
+    let made = units(&[
+        ("/q/x.container.d/10.conf", "[Container]\nEnvironment=A=b\n"),
+        ("/q/x.container", "[Container]\nImage=i\n"),
+    ]);
+    check("drop-in", &made.unwrap(), &["image: i", "name: A"], &[]);
+}
+
+#[test]
+fn options_of_commands_take_their_values() {
+    for (option, wanted) in [
+        ("--device-cgroup-rule 'c 188:* rmw'", "--device-cgroup-rule"),
+        ("--blkio-weight 10", "--blkio-weight"),
+        ("--uidmap 0:1:2 --timeout 5", "--timeout"),
+        ("--label-file f", "--label-file"),
+        ("--no-hosts", "--no-hosts"),
+        ("--read-only-tmpfs", "--read-only-tmpfs"),
+    ] {
+        let made = line(&format!("docker run {option} nginx")).unwrap();
+        check(option, &made, &["image: nginx", wanted], &[]);
+    }
+    let none = line("podman run --health-cmd none nginx").unwrap();
+    check("none", &none, &[], &["readinessProbe"]);
+}
+
+#[test]
+fn health_checks_have_the_forms_of_podmans_command_line() {
+    for (written, wanted) in [
+        (
+            "CMD-SHELL curl -f x || exit 1",
+            &["- /bin/sh", "curl -f x || exit 1"][..],
+        ),
+        (r#"["CMD-SHELL","curl x"]"#, &["- /bin/sh", "- curl x"]),
+        (
+            "CMD curl -f x",
+            &["command:\n        - curl\n        - -f\n        - x"],
+        ),
+        (
+            r#"["CMD","curl","x"]"#,
+            &["command:\n        - curl\n        - x"],
+        ),
+        (r#"["curl x"]"#, &["- /bin/sh", "- curl x"]),
+        (
+            r#"["curl","x"]"#,
+            &["command:\n        - curl\n        - x"],
+        ),
+        ("pg_isready -U $${USER_}", &["pg_isready -U ${USER_}"]),
+    ] {
+        let made = units(&[(
+            "q.container",
+            &format!("[Container]\nImage=i\nHealthCmd={written}\n"),
+        )])
+        .unwrap();
+        check(written, &made, wanted, &["CMD"]);
+    }
+}
+
+#[test]
+fn units_and_commands_name_what_they_use() {
+    let cleared = units(&[
+        (
+            "/q/web.container",
+            "[Container]\nImage=i\nPublishPort=80:80\nEnvironment=A=1\nStopTimeout=5\n",
+        ),
+        (
+            "/q/web.container.d/10.conf",
+            "[Container]\nPublishPort=\nPublishPort=8080:80\nEnvironment=\nEnvironment=B=2\nStopTimeout=\n",
+        ),
+    ]);
+    check(
+        "cleared",
+        &cleared.unwrap(),
+        &["hostPort: 8080", "name: B"],
+        &["hostPort: 80\n", "name: A", "Grace"],
+    );
+    let secret = line("podman run --secret db_password,type=env,target=PW a:1").unwrap();
+    check(
+        "secret",
+        &secret,
+        &["name: db-password", "key: db_password"],
+        &[],
+    );
+    let pod = units(&[
+        ("x.pod", "[Pod]\nVolume=/srv/data:/data\n"),
+        ("a.container", "[Container]\nImage=a\nPod=x.pod\n"),
+        ("b.container", "[Container]\nImage=b\nPod=x.pod\n"),
+    ]);
+    assert_eq!(pod.unwrap().matches("mountPath: /data").count(), 2);
+    let two = units(&[
+        (
+            "db.container",
+            "[Container]\nImage=a\nServiceName=database\n",
+        ),
+        (
+            "web.container",
+            "[Unit]\nAfter=database.service\n[Container]\nImage=b\nEnvironment=DB=systemd-db\n",
+        ),
+    ]);
+    check(
+        "two",
+        &two.unwrap(),
+        &["coracle.dev/after: db", "name: systemd-db"],
+        &["unit:"],
+    );
+    let apart = units(&[
+        ("/one/a.container", "[Container]\nImage=a\n"),
+        (
+            "/two/b.container",
+            "[Container]\nImage=b\nVolume=./data:/data\nMount=type=bind,src=./m,dst=/m\n",
+        ),
+    ]);
+    check(
+        "apart",
+        &apart.unwrap(),
+        &["path: /two/data", "path: /two/m"],
+        &[],
+    );
+    let network = line("docker run --network name=proxy,alias=dash,ip=10.0.0.5 w:1").unwrap();
+    check(
+        "network",
+        &network,
+        &["name: dash", "networks.proxy.ipv4_address"],
+        &[],
+    );
+    let network = line("podman run --network proxy:alias=dash,ip=10.0.0.5 w:1").unwrap();
+    check(
+        "network",
+        &network,
+        &["name: dash", "networks.proxy.ipv4_address"],
+        &[],
+    );
+    let entrypoint = line(r#"podman run --entrypoint '["/bin/sh","-c"]' a:1 x"#).unwrap();
+    check(
+        "entrypoint",
+        &entrypoint,
+        &["command:\n    - /bin/sh\n    - -c\n"],
+        &[],
+    );
+}
