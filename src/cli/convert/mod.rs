@@ -300,10 +300,12 @@ pub(super) fn run(args: &ConvertArgs) -> Result<ExitCode> {
     let output = converted.map_err(|why| {
         // It says what to do.
         let is_told = why.contains("--env-file");
+        let is_unset = why.contains("is not set");
         let error = failed().because(why);
-        match is_told {
-            true => error,
-            false => error.hint(
+        match (is_told, is_unset) {
+            (true, _) => error,
+            (false, true) => error.hint("set it in the environment, `.env` or --env-file"),
+            (false, false) => error.hint(
                 "it takes compose files, quadlet units (.container, .pod …) and `docker run` lines (coracle help migrate)",
             ),
         }
