@@ -276,3 +276,21 @@ fn a_circle_is_refused_and_running_pods_go_on() {
     assert_eq!(said.matches("in a circle").count(), 2, "{said}");
     clean_up(&agent, &["a", "b", "one", "two"]);
 }
+
+#[test]
+fn a_pod_waits_until_another_has_completed() {
+    let agent = Agent::start();
+    write(&agent, "web", "step:complete");
+    let script = "while ! test -e /tmp/done; do sleep 0.1; done";
+    let step = shell_pod("step", script, "  restartPolicy: OnFailure\n", "");
+    agent.write("step.yaml", &step);
+    agent.wait_running("step");
+    wait_held(&agent, "web", "pod `default/step` has not completed");
+    agent.kill_and_restart();
+    wait_held(&agent, "web", "pod `default/step` has not completed");
+    agent.ok(&["exec", "step", "--", "touch", "/tmp/done"]);
+    let pid = pid_of(&agent, &agent.wait_running("web"));
+    agent.kill_and_restart();
+    assert_eq!(pid_of(&agent, &agent.wait_running("web")), pid);
+    clean_up(&agent, &["web", "step"]);
+}

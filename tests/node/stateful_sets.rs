@@ -128,3 +128,49 @@ fn a_stateful_set_has_names_and_claims_of_its_own_and_is_updated_in_place() {
     let said = agent.ok(&["exec", "db-1", "--", "cat", "/files/said"]);
     assert_eq!(said, "db-1\ndb-1\ndb-1\n");
 }
+
+#[test]
+fn a_claim_with_a_document_in_another_file_is_the_pods() {
+    let agent = agent();
+    let spec = "  replicas: 2\n  volumeClaimTemplates:\n  - metadata: {name: files}\n    spec: {accessModes: \
+                [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}\n";
+    let mount = "        volumeMounts: [{name: files, mountPath: /files}]\n";
+    agent.write(
+        "db.yaml",
+        &document("StatefulSet", "db", SLEEP, spec, mount),
+    );
+    agent.write(
+        "claim.yaml",
+        "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: files-db-1}\nspec: {accessModes: \
+         [ReadWriteOnce], resources: {requests: {storage: 5Mi}}}\n",
+    );
+    wait_status(&agent, "statefulsets", "db", |status| {
+        status["readyReplicas"] == 2
+    });
+    let sizes = || {
+        let claims: Value = serde_json::from_str(&agent.ok(&["get", "pvc", "-o", "json"])).unwrap();
+        let size = |claim: &Value| {
+            let asked = &claim["spec"]["resources"]["requests"]["storage"];
+            format!("{} {asked}", claim["metadata"]["name"])
+        };
+        let mut all: Vec<_> = claims["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(size)
+            .collect();
+        all.sort();
+        all
+    };
+    wait_until("each claim has its size", || {
+        sizes() == ["\"files-db-0\" \"1Mi\"", "\"files-db-1\" \"5Mi\""]
+    });
+    agent.kill_and_restart();
+    let files = agent.ok(&["get", "files"]);
+    assert!(!files.contains("already defined"), "{files}");
+    agent.ok(&["exec", "db-1", "--", "touch", "/files/kept"]);
+    agent.remove("db.yaml");
+    agent.wait_gone("db-1");
+    let kept = agent.root.join("root/claims/default_files-db-1/data/kept");
+    assert!(kept.exists());
+}

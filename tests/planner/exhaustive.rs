@@ -15,11 +15,12 @@ mod kills;
 mod node;
 #[path = "../pods/mod.rs"]
 mod pods;
+#[path = "exhaustive/same.rs"]
+mod same;
 #[path = "exhaustive/stories.rs"]
 mod stories;
 
 use std::collections::{BTreeSet, HashMap};
-use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use answers::answers;
@@ -80,18 +81,6 @@ enum Work {
     Shutdown,
     /// Also drains it.
     Cordon,
-}
-
-impl Story {
-    /// Whether the same is known and under way as in the other story.
-    fn knows_as(&self, other: &Story) -> bool {
-        let under_way = |s: &Story| (s.wanted, s.going, s.probing.len(), s.hooking.len());
-        let (a, b) = (&self.state, &other.state);
-        under_way(self) == under_way(other)
-            && (&a.settings, &a.desired) == (&b.settings, &b.desired)
-            && (&a.shutdown, &a.cordon) == (&b.shutdown, &b.cordon)
-            && a.pods == b.pods
-    }
 }
 
 struct Search {
@@ -227,7 +216,7 @@ impl Search {
         if depth == 0 {
             return;
         }
-        let told = self.told.entry(fingerprint(story)).or_default();
+        let told = self.told.entry(same::fingerprint(story)).or_default();
         if *told >= depth {
             return;
         }
@@ -528,41 +517,6 @@ impl Search {
             );
         }
     }
-}
-
-/// Everything that can make a difference later in the story.
-fn fingerprint(story: &Story) -> u64 {
-    let pods = story.state.pods.values().map(|p| {
-        (
-            p.sandbox,
-            &p.containers,
-            &p.in_flight,
-            &p.stage,
-            p.look_up.clone(),
-            (&p.spec.containers[0].image, p.spec.resources, &p.resizing),
-            &p.verdict,
-            p.retries,
-        )
-    });
-    let text = format!(
-        "{:?}{:?}",
-        pods.collect::<Vec<_>>(),
-        (
-            story.now,
-            (
-                &story.state.shutdown,
-                &story.state.cordon,
-                &story.state.settings.capacity,
-            ),
-            story.wanted,
-            story.going,
-            &story.ran,
-            (&story.probing, &story.hooking, story.kills),
-        )
-    );
-    let mut hasher = std::hash::DefaultHasher::new();
-    text.hash(&mut hasher);
-    hasher.finish()
 }
 
 /// No container starts before the init containers ahead of it have finished, in this round.

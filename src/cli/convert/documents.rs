@@ -151,9 +151,8 @@ fn pod<'p>(
             pod.inits.push(made);
         } else if sidecars.contains(member) {
             let gates = members.iter().any(|other| {
-                let on = after(plan.services[other]).into_iter();
-                on.into_iter()
-                    .any(|(of, condition)| of == *member && condition.kind == "service_healthy")
+                let mut on = after(plan.services[other]).into_iter();
+                on.any(|(of, condition)| of == *member && condition.kind == "service_healthy")
             });
             sidecar(&work, service, gates, &mut made);
             pod.inits.push(made);

@@ -402,12 +402,9 @@ fn paths(args: &ConvertArgs) -> Result<Vec<PathBuf>> {
     Ok(all)
 }
 
-/// A unit with the files of its folder (`web.container.d`), which may also be named itself.
+/// A unit and the files of its folder (`web.container.d`); for such a folder, its files.
 fn with_drop_ins(path: &Path) -> std::io::Result<Vec<PathBuf>> {
-    let is_unit = |path: &Path| {
-        let ending = path.extension().and_then(|ending| ending.to_str());
-        ending.is_some_and(|ending| unit::KINDS.contains(&ending))
-    };
+    let is_unit = |path: &Path| unit::is_unit(&path.to_string_lossy());
     let ends_with_d = path.extension().is_some_and(|ending| ending == "d");
     let (mut all, folder) = match ends_with_d && is_unit(&path.with_extension("")) {
         true => (Vec::new(), path.to_owned()),

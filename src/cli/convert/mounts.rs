@@ -278,7 +278,7 @@ fn named(work: &Work<'_>, of: &Mount, pod: &mut Pod) -> Result<(String, bool), &
             format!("volume {source}: the driver {driver}: it is a directory of the node here");
         pod.volumes.push(work.lost(&what));
     }
-    // Earlier, its name stood below.
+    // Files of the first forms of compose have the name below `external`.
     let external_name = declared.get("external").and_then(|it| scalar(it, "name"));
     let external = is_on(declared, "external") || external_name.is_some();
     let claim = match external_name.or_else(|| scalar(declared, "name")) {

@@ -37,7 +37,7 @@ pub(super) fn load(
     }
     let units = units;
     for unit in &units {
-        for specifier in unit.specifiers() {
+        for specifier in &unit.unknown {
             let what = format!(
                 "{}.{}: {specifier}: it stays as it is written",
                 unit.name, unit.kind

@@ -67,11 +67,13 @@ pub(super) fn scalar(value: &Value, key: &str) -> Option<String> {
 
 /// Whether a key is on. A variable may have made the value a string.
 pub(super) fn is_on(value: &Value, key: &str) -> bool {
-    let is_yes = |word: String| {
-        let word = word.to_ascii_lowercase();
-        matches!(&*word, "true" | "yes" | "1" | "on" | "y" | "t")
-    };
-    scalar(value, key).is_some_and(is_yes)
+    scalar(value, key).is_some_and(|word| is_yes(&word))
+}
+
+/// Whether a word means that something is on, in whatever case.
+pub(super) fn is_yes(word: &str) -> bool {
+    let word = word.to_ascii_lowercase();
+    matches!(&*word, "true" | "yes" | "1" | "on" | "y" | "t")
 }
 
 /// The pairs of a mapping, or of a list of `KEY=VALUE`; without a value it is `None`.

@@ -1,5 +1,7 @@
 //! Files of systemd's syntax: sections of keys, as quadlet units are written.
 
+use super::tree::is_yes;
+
 /// The endings of units.
 pub(super) const KINDS: [&str; 7] = [
     "container",
@@ -16,6 +18,8 @@ pub(super) struct Unit {
     pub(super) name: String,
     pub(super) kind: String,
     pub(super) keys: Vec<(String, String, String)>,
+    /// The specifiers that nothing is known of here, each once.
+    pub(super) unknown: Vec<String>,
 }
 
 impl Unit {
@@ -36,12 +40,13 @@ impl Unit {
             name: name.trim_end_matches('@').to_owned(),
             kind: kind.to_owned(),
             keys: Vec::new(),
+            unknown: Vec::new(),
         };
-        // Another file of the folder beside it adds to a unit.
         unit.add(file, content)?;
         Ok(unit)
     }
 
+    /// Adds what the unit's file says, or another one of the folder beside it.
     pub(super) fn add(&mut self, file: &str, content: &str) -> Result<(), String> {
         let mut section = String::new();
         let mut pending = String::new();
@@ -61,7 +66,7 @@ impl Unit {
                 name.clone_into(&mut section);
             } else if let Some((key, value)) = line.split_once('=') {
                 // The values become words of a program's command line in a service, where `$$` stands for `$`.
-                let value = specifiers(value.trim()).replace("$$", "$");
+                let value = self.replaced(value.trim()).replace("$$", "$");
                 let key = key.trim();
                 if value.is_empty() {
                     // It takes back what was there before.
@@ -74,6 +79,35 @@ impl Unit {
             }
         }
         Ok(())
+    }
+
+    /// A value with the specifiers of systemd that are the same on every machine, for services of the system.
+    fn replaced(&mut self, value: &str) -> String {
+        let mut out = String::new();
+        let mut letters = value.chars();
+        while let Some(c) = letters.next() {
+            if c != '%' {
+                out.push(c);
+                continue;
+            }
+            match letters.next() {
+                Some('h') => out.push_str("/root"),
+                Some('t') => out.push_str("/run"),
+                Some('S') => out.push_str("/var/lib"),
+                Some('E') => out.push_str("/etc"),
+                Some('T') => out.push_str("/tmp"),
+                Some('%') => out.push('%'),
+                Some(letter) if letter.is_ascii_alphabetic() => {
+                    let specifier = format!("%{letter}");
+                    out.push_str(&specifier);
+                    if !self.unknown.contains(&specifier) {
+                        self.unknown.push(specifier);
+                    }
+                }
+                other => out.extend(Some('%').into_iter().chain(other)),
+            }
+        }
+        out
     }
 
     /// Has relative paths begin at a folder.
@@ -104,24 +138,6 @@ impl Unit {
         }
     }
 
-    /// The specifiers that nothing is known of here, each once.
-    pub(super) fn specifiers(&self) -> Vec<String> {
-        let mut found = Vec::new();
-        for (_, _, value) in &self.keys {
-            for (at, _) in value.match_indices('%') {
-                let letter = value[at + 1..].chars().next();
-                let Some(letter) = letter.filter(char::is_ascii_alphabetic) else {
-                    continue;
-                };
-                let specifier = format!("%{letter}");
-                if !found.contains(&specifier) {
-                    found.push(specifier);
-                }
-            }
-        }
-        found
-    }
-
     pub(super) fn values(&self, section: &str, key: &str) -> Vec<&str> {
         let all = self
             .keys
@@ -143,8 +159,7 @@ pub(super) fn unquoted(value: &str) -> &str {
 
 /// Whether systemd takes a value as true.
 pub(super) fn is_true(value: &str) -> bool {
-    let word = unquoted(value).to_ascii_lowercase();
-    matches!(&*word, "1" | "yes" | "y" | "true" | "t" | "on")
+    is_yes(unquoted(value))
 }
 
 /// Whether a file is a unit, or adds to one, by its name.
@@ -159,26 +174,4 @@ pub(super) fn adds_to(file: &str) -> Option<(&str, &str)> {
     let folder = folder.rsplit('/').next()?.strip_suffix(".d")?;
     let (name, kind) = folder.rsplit_once('.')?;
     KINDS.contains(&kind).then_some((name, kind))
-}
-
-/// The specifiers of systemd that are the same on every machine, for services of the system.
-fn specifiers(value: &str) -> String {
-    let mut out = String::new();
-    let mut letters = value.chars();
-    while let Some(c) = letters.next() {
-        if c != '%' {
-            out.push(c);
-            continue;
-        }
-        match letters.next() {
-            Some('h') => out.push_str("/root"),
-            Some('t') => out.push_str("/run"),
-            Some('S') => out.push_str("/var/lib"),
-            Some('E') => out.push_str("/etc"),
-            Some('T') => out.push_str("/tmp"),
-            Some('%') => out.push('%'),
-            other => out.extend(Some('%').into_iter().chain(other)),
-        }
-    }
-    out
 }

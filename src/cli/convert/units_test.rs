@@ -47,6 +47,7 @@ fn quotes_escapes_and_switches_of_units_are_read_as_podman_does() {
             &[],
         ),
         ("Tmpfs=/run:uid=5", &["tmpfs /run: the option uid=5"], &[]),
+        ("Exec=date +%%s", &["+%s"], &["stays as it is written"]),
         (
             "Volume=/srv/%i:/d",
             &["q.container: %i: it stays as it is written"],

@@ -556,3 +556,7 @@ mod tests;
 #[cfg(test)]
 #[path = "services_test.rs"]
 mod services_tests;
+
+#[cfg(test)]
+#[path = "claims_test.rs"]
+mod claims_tests;
