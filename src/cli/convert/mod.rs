@@ -402,20 +402,21 @@ fn paths(args: &ConvertArgs) -> Result<Vec<PathBuf>> {
     Ok(all)
 }
 
-/// A unit and the files of its folder (`web.container.d`); for such a folder, its files.
+/// A unit and the files of its folders (`web.container.d`, `container.d`); for such a folder, its files.
 fn with_drop_ins(path: &Path) -> std::io::Result<Vec<PathBuf>> {
     let is_unit = |path: &Path| unit::is_unit(&path.to_string_lossy());
-    let ends_with_d = path.extension().is_some_and(|ending| ending == "d");
-    let (mut all, folder) = match ends_with_d && is_unit(&path.with_extension("")) {
-        true => (Vec::new(), path.to_owned()),
-        false if is_unit(path) => {
-            let mut folder = path.as_os_str().to_owned();
-            folder.push(".d");
-            (vec![path.to_owned()], PathBuf::from(folder))
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let (mut all, folders) = match unit::adds_to(&format!("{}/", path.display())) {
+        Some(_) if path.is_dir() => (Vec::new(), vec![path.to_owned()]),
+        None if is_unit(path) => {
+            let (name, kind) = name.rsplit_once('.').unwrap_or_default();
+            let folders = unit::folders(name, kind).into_iter();
+            let folders = folders.map(|folder| path.with_file_name(folder + ".d"));
+            (vec![path.to_owned()], folders.collect())
         }
-        false => return Ok(vec![path.to_owned()]),
+        _ => return Ok(vec![path.to_owned()]),
     };
-    if folder.is_dir() {
+    for folder in folders.into_iter().filter(|folder| folder.is_dir()) {
         let mut files = Vec::new();
         for entry in std::fs::read_dir(folder)? {
             let file = entry?.path();

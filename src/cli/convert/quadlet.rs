@@ -1,13 +1,35 @@
 //! Quadlet units as a project: `.container` and `.pod`, and the `.volume`, `.network`, `.image` and `.kube` beside them.
 
+use std::collections::BTreeMap;
+
 use super::Source;
 use super::health;
 use super::project::Project;
 use super::run_line::{alias, mount, options, push, raw_file, secret};
 use super::tree::{Entries, entries, map, set, text, texts};
-use super::unit::{Unit, adds_to, is_true, unquoted};
+use super::unit::{Unit, adds_to, folders, is_true, unquoted};
 use super::words::split_unit;
 use crate::spec::value::Value;
+
+/// Adds the files of the folders beside a unit, in the order of their names.
+fn drop_ins(unit: &mut Unit, files: &[(String, String)]) -> Result<(), String> {
+    let mut found = BTreeMap::new();
+    for folder in folders(&unit.name, &unit.kind) {
+        let of = |file: &str| adds_to(file).map(without_at).as_ref() == Some(&folder);
+        for (file, content) in files.iter().filter(|(file, _)| of(file)) {
+            let name = file.rsplit('/').next().unwrap_or_default();
+            found.entry(name).or_insert((file, content));
+        }
+    }
+    found
+        .into_values()
+        .try_for_each(|(file, content)| unit.add(file, content))
+}
+
+/// The name of a unit's folder as if it were no template.
+fn without_at(folder: &str) -> String {
+    folder.replace("@.", ".")
+}
 
 /// The project of these units, each with its file's name.
 pub(super) fn load(
@@ -24,16 +46,17 @@ pub(super) fn load(
         }
         units.push(unit);
     }
-    for (file, content) in files {
-        let Some((name, kind)) = adds_to(file) else {
+    for unit in &mut units {
+        drop_ins(unit, files)?;
+    }
+    for (file, _) in files {
+        let Some(adds_to) = adds_to(file) else {
             continue;
         };
-        let name = name.trim_end_matches('@');
-        let mut known = units.iter_mut();
-        let unit = known.find(|unit| unit.kind == kind && unit.name == name);
-        let unit =
-            unit.ok_or_else(|| format!("`{file}` adds to `{name}.{kind}`: give that, too"))?;
-        unit.add(file, content)?;
+        let of = |unit: &Unit| folders(&unit.name, &unit.kind).contains(&without_at(adds_to));
+        if !units.iter().any(of) {
+            return Err(format!("`{file}` adds to `{adds_to}`: give that, too"));
+        }
     }
     let units = units;
     for unit in &units {

@@ -168,10 +168,21 @@ pub(super) fn is_unit(file: &str) -> bool {
     KINDS.contains(&ending) || adds_to(file).is_some()
 }
 
-/// The unit that a file adds to: that of its folder, `NAME.KIND.d`.
-pub(super) fn adds_to(file: &str) -> Option<(&str, &str)> {
+/// What a file adds to: the name of its folder without `.d`, which is that of a unit (`web.container`), the beginning of
+/// some (`web-.container`) or their kind (`container`).
+pub(super) fn adds_to(file: &str) -> Option<&str> {
     let (folder, _) = file.rsplit_once('/')?;
     let folder = folder.rsplit('/').next()?.strip_suffix(".d")?;
-    let (name, kind) = folder.rsplit_once('.')?;
-    KINDS.contains(&kind).then_some((name, kind))
+    let kind = folder.rsplit('.').next()?;
+    KINDS.contains(&kind).then_some(folder)
+}
+
+/// The names of the folders, without `.d`, whose files add to a unit, the most particular first: it wins over files of the
+/// same name in others (podman-systemd.unit(5)).
+pub(super) fn folders(name: &str, kind: &str) -> Vec<String> {
+    let dashes = name.rmatch_indices('-').map(|(at, _)| &name[..=at]);
+    let shorter = dashes.filter(|start| start.len() < name.len());
+    let named = std::iter::once(name).chain(shorter);
+    let named = named.map(|name| format!("{name}.{kind}"));
+    named.chain([kind.to_owned()]).collect()
 }

@@ -114,6 +114,34 @@ fn what_is_no_container_becomes_none_and_drop_ins_belong_to_their_units() {
         ("/q/x.container", "[Container]\nImage=i\n"),
     ]);
     check("drop-in", &made.unwrap(), &["image: i", "name: A"], &[]);
+    // Also those of the kind and of the beginning of a name; of two files of one name the most particular one counts.
+    let made = units(&[
+        ("/q/container.d/10.conf", "[Container]\nEnvironment=A=1\n"),
+        ("/q/container.d/20.conf", "[Container]\nEnvironment=B=2\n"),
+        (
+            "/q/web-.container.d/10.conf",
+            "[Container]\nEnvironment=C=3\n",
+        ),
+        ("/q/web-one.container", "[Container]\nImage=one\n"),
+        (
+            "/q/other.container",
+            "[Container]\nImage=two\nEnvironment=B=0\n",
+        ),
+    ]);
+    let made = made.unwrap();
+    let (web, other) = made.split_at(made.find("name: other").expect("both are there"));
+    check(
+        "web",
+        web,
+        &["image: one", "name: B", "name: C"],
+        &["name: A"],
+    );
+    check(
+        "other",
+        other,
+        &["image: two", "name: A", "name: B"],
+        &["name: C", "\"0\""],
+    );
 }
 
 #[test]
