@@ -120,8 +120,10 @@ pub fn row(kind: WorkloadKind, object: &Value, now: Timestamp) -> Vec<String> {
 /// In one word.
 pub fn job_status(job: &Value) -> &str {
     let conditions = job["status"]["conditions"].as_array();
-    let mut conditions = conditions.into_iter().flatten();
-    let condition = conditions.find(|one| one["status"] == "True");
+    let conditions = conditions.into_iter().flatten();
+    // The last one is how it ended: those before it say that it would.
+    let mut conditions = conditions.filter(|one| one["status"] == "True");
+    let condition = conditions.next_back();
     let condition = condition.and_then(|one| one["type"].as_str());
     condition.unwrap_or("Running")
 }

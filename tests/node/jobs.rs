@@ -37,6 +37,26 @@ fn a_job_ends_by_its_deadline_and_by_its_rules_and_the_status_names_it() {
     let failed = wait_ended(&agent, "rule");
     assert_eq!(reason(&failed), "PodFailurePolicy");
     assert_eq!(failed["status"]["failed"], 1);
+    // One of three is enough; the others stop.
+    let enough = "  completions: 3\n  parallelism: 3\n  completionMode: Indexed\n  successPolicy: {rules: [{succeededIndexes: '1'}]}\n";
+    let first = "test $JOB_COMPLETION_INDEX = 1 || exec sleep 1000000";
+    agent.write("enough.yaml", &job("enough", enough, first));
+    let done = wait_ended(&agent, "enough");
+    assert_eq!(
+        (reason(&done), &done["status"]["completedIndexes"]),
+        ("SuccessPolicy", &"1".into())
+    );
+    agent.ok(&[
+        "wait",
+        "pod/enough-0-0",
+        "pod/enough-2-0",
+        "--for=delete",
+        "--timeout=60s",
+    ]);
+    assert_eq!(
+        agent.ok(&["get", "job/enough", "-o", "jsonpath={.status.failed}"]),
+        "0"
+    );
     // One that is ignored is followed by another, which succeeds.
     let ignore = rule.replace("FailJob", "Ignore");
     let limit = format!("  backoffLimit: 0\n{ignore}");

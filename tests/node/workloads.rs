@@ -167,7 +167,7 @@ fn a_job_runs_until_it_is_complete_and_not_again() {
     agent.write("sum.yaml", &sum);
     let done = wait_ended(&agent, "sum");
     let status = &done["status"];
-    assert_eq!(status["conditions"][0]["type"], "Complete", "{status}");
+    assert_eq!(status["conditions"][1]["type"], "Complete", "{status}");
     assert_eq!(
         (&status["succeeded"], &status["completedIndexes"]),
         (&3.into(), &"0-2".into())

@@ -145,5 +145,5 @@ fn a_job_says_how_it_went() {
             "SuccessfulDelete: Deleted pod: j-0-0",
         ]
     );
-    assert_eq!(world.status()["conditions"][1]["type"], "Failed");
+    assert_eq!(world.status()["conditions"][2]["type"], "Failed");
 }

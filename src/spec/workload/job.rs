@@ -7,6 +7,7 @@ use serde::Deserialize;
 
 use super::WorkloadKey;
 use super::check::not_negative;
+use super::success::{self, SuccessRule};
 use super::written::Spec;
 use crate::spec::error::{Path, Report};
 use crate::spec::pod::{PodSpec, PodUid};
@@ -51,6 +52,8 @@ pub struct Job {
     pub suspended: bool,
     /// What becomes of failed pods; the first rule that fits counts.
     pub rules: Vec<Rule>,
+    /// The Job is also complete once one of these is met.
+    pub success: Vec<SuccessRule>,
 }
 
 /// A rule of `podFailurePolicy`.
@@ -201,6 +204,12 @@ pub(super) fn job(spec: &Spec, pod: &Pod, path: &Path<'_>, report: &Report) -> J
         ),
         suspended: spec.suspend,
         rules: rules((spec, pod), never, per_index.is_some(), path, report),
+        success: success::rules(
+            spec.success_policy.as_ref(),
+            completions.filter(|_| indexed),
+            &path.field("successPolicy"),
+            report,
+        ),
     }
 }
 
@@ -210,22 +219,9 @@ fn check_replacement(spec: &Spec, path: &Path<'_>, report: &Report) {
         "" | "TerminatingOrFailed" | "Failed" => {}
         other => report.unsupported(&at, other, &["Failed", "TerminatingOrFailed"]),
     }
-    let refused = [
-        (
-            "successPolicy",
-            spec.success_policy.is_some(),
-            "a Job is complete when all of its indexes are",
-        ),
-        (
-            "managedBy",
-            spec.managed_by.is_some(),
-            "there is no other controller here",
-        ),
-    ];
-    for (field, given, why) in refused {
-        if given {
-            report.refuse(&path.field(field), why, "remove it");
-        }
+    if spec.managed_by.is_some() {
+        let why = "there is no other controller here";
+        report.refuse(&path.field("managedBy"), why, "remove it");
     }
     if spec.selector.is_some() && spec.manual_selector != Some(true) {
         report.error_hint(
@@ -475,5 +471,10 @@ pub(super) fn edition(pod: &Pod, job: &Job, metadata: &ObjectMeta) -> PodUid {
         (&metadata.namespace, &metadata.name),
         (&metadata.labels, &metadata.annotations),
     ));
-    uid::hash(&text.unwrap_or_default())
+    let mut text = text.unwrap_or_default();
+    // Jobs without such a policy are the same as before there were any.
+    if !job.success.is_empty() {
+        text += &serde_json::to_string(&job.success).unwrap_or_default();
+    }
+    uid::hash(&text)
 }

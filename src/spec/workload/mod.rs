@@ -8,6 +8,7 @@ pub mod job;
 mod make;
 pub mod schedule;
 mod selector;
+pub mod success;
 mod update;
 mod written;
 

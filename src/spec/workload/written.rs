@@ -7,8 +7,8 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::WorkloadKind;
 use super::job::Policy;
+use super::{WorkloadKind, success};
 
 /// A document without its template.
 #[derive(Debug, Default, Deserialize)]
@@ -47,7 +47,7 @@ pub(super) struct Spec {
     pub(super) manual_selector: Option<bool>,
     pub(super) pod_failure_policy: Option<Policy>,
     pub(super) pod_replacement_policy: String,
-    pub(super) success_policy: Option<IgnoredAny>,
+    pub(super) success_policy: Option<success::Policy>,
     pub(super) managed_by: Option<IgnoredAny>,
 }
 

@@ -152,9 +152,13 @@ impl Sim {
             }
             WorkloadKind::Job => {
                 let (completions, parallelism) = (1 + rng.below(3), 1 + rng.below(2));
-                let (index, policy) = match rng.chance(50) {
-                    true => ("  completionMode: Indexed\n", "Never"),
-                    false => ("", "OnFailure"),
+                let (index, policy) = match rng.below(4) {
+                    0 => ("  completionMode: Indexed\n", "Never"),
+                    1 => (
+                        "  completionMode: Indexed\n  successPolicy: {rules: [{succeededCount: 1}]}\n",
+                        "Never",
+                    ),
+                    _ => ("", "OnFailure"),
                 };
                 let suspend = rng.chance(10);
                 let container = if letter == 'c' { "x" } else { "j" };
@@ -312,12 +316,14 @@ impl Sim {
                 .collect();
             let stays = |pod: &PodSpec| pod.containers.iter().all(|c| c.name == "w");
             if let Some(job) = &workload.job {
-                let ended = status["conditions"].as_array().unwrap().iter();
-                let mut ended = ended.filter(|c| c["status"] == "True" && c["type"] != "Suspended");
+                let conditions = status["conditions"].as_array().unwrap().iter();
+                let conditions = conditions.filter(|c| c["status"] == "True");
+                let types: Vec<&str> = conditions.filter_map(|c| c["type"].as_str()).collect();
                 let ends = pods[0].containers[0].name == "j";
-                let complete = ended.next().map(|c| c["type"] == "Complete");
-                assert!(job.suspended || !ends || complete.is_some(), "{status}");
-                reached.1 += usize::from(complete == Some(true));
+                let complete = types.contains(&"Complete");
+                let ended = complete || types.contains(&"Failed");
+                assert!(job.suspended || !ends || ended, "{status}");
+                reached.1 += usize::from(complete);
                 continue;
             }
             let first = pods.first().map(|pod| &**pod);

@@ -59,7 +59,7 @@ impl World {
     /// Type and reason of the condition, if there is one.
     fn outcome(&self) -> String {
         let conditions = self.status()["conditions"].clone();
-        let mut conditions = conditions.as_array().unwrap().iter();
+        let mut conditions = conditions.as_array().unwrap().iter().rev();
         let none = serde_json::Value::Null;
         let condition = conditions.find(|c| c["status"] == "True").unwrap_or(&none);
         match condition["type"].as_str() {
@@ -285,6 +285,54 @@ fn rules_say_what_a_failed_pod_means() {
 }
 
 #[test]
+fn some_indexes_are_enough_if_a_rule_says_so() {
+    let spec = |rules: &str| {
+        let spec = format!(
+            "  completions: 4\n  parallelism: 4\n  completionMode: Indexed\n  successPolicy: {{rules: [{rules}]}}\n"
+        );
+        document("Never", &spec)
+    };
+    let text = spec("{succeededIndexes: '0', succeededCount: 1}, {succeededCount: 3}");
+    for (ended, wanted) in [
+        (&["j-0-0"][..], "Matched rules at index 0"),
+        (&["j-1-0", "j-3-0", "j-2-0"], "Matched rules at index 1"),
+    ] {
+        let mut world = World::new();
+        world.read(&text);
+        for name in ended {
+            assert_eq!(world.outcome(), "");
+            world.end(name, 0);
+        }
+        assert_eq!(world.outcome(), "Complete SuccessPolicy");
+        let status = world.status();
+        let kinds = ["SuccessCriteriaMet", "Complete"];
+        for (condition, kind) in status["conditions"].as_array().unwrap().iter().zip(kinds) {
+            assert_eq!(condition["type"], kind);
+            assert_eq!(condition["message"], wanted);
+        }
+        // The others stop, and count as nothing.
+        world.gone();
+        assert_eq!(
+            (world.names().len(), &status["failed"]),
+            (ended.len(), &0.into())
+        );
+        for rebooted in [false, true] {
+            let mut next = world.next_agent(rebooted);
+            next.read(&text);
+            assert_eq!(next.outcome(), "Complete SuccessPolicy");
+            assert!(next.running().is_empty());
+        }
+    }
+    // Another policy is another edition: what it asks for was not achieved yet.
+    let mut world = World::new();
+    world.read(&text);
+    world.end("j-0-0", 0);
+    world.read(&spec("{succeededIndexes: 1-2}"));
+    world.gone();
+    assert_eq!(world.running().len(), 4);
+}
+
+#[test]
 fn without_completions_one_success_is_enough() {
     let mut world = World::new();
     world.read(&document("Never", "  parallelism: 2\n"));
@@ -376,7 +424,37 @@ fn what_makes_no_job_is_refused() {
             "  completions: 10001\n",
             "must be less than or equal to 10000 on one node",
         ),
-        ("Never", "  successPolicy: {}\n", "successPolicy"),
+        (
+            "Never",
+            "  successPolicy: {rules: []}\n",
+            "requires indexed completion mode",
+        ),
+        (
+            "Never",
+            "  completions: 3\n  completionMode: Indexed\n  successPolicy: {}\n",
+            "at least one rules must be specified",
+        ),
+        (
+            "Never",
+            "  completions: 3\n  completionMode: Indexed\n  successPolicy: {rules: [{}]}\n",
+            "at least one of succeededCount or succeededIndexes must be specified",
+        ),
+        (
+            "Never",
+            "  completions: 3\n  completionMode: Indexed\n  successPolicy: {rules: [{succeededCount: 4}]}\n",
+            "must be less than or equal to 3 (the number of specified completions)",
+        ),
+        (
+            "Never",
+            "  completions: 3\n  completionMode: Indexed\n  successPolicy: {rules: [{succeededIndexes: 0-1, succeededCount: 3}]}\n",
+            "must be less than or equal to 2 (the number of indexes in the specified succeededIndexes field)",
+        ),
+        (
+            "Never",
+            "  completions: 3\n  completionMode: Indexed\n  successPolicy: {rules: [{succeededIndexes: 0-3}]}\n",
+            "error parsing succeededIndexes: too large index: \"3\"",
+        ),
+        ("Never", "  managedBy: example.com/other\n", "managedBy"),
         ("Never", "  replicas: 1\n", "unknown field"),
         (
             "OnFailure",

@@ -88,17 +88,17 @@ impl JobRecord {
             Some(wanted) => self.succeeded.len() >= wanted as usize,
             None => !self.succeeded.is_empty() && running().next().is_none(),
         };
+        let enough = job
+            .success
+            .iter()
+            .position(|rule| rule.is_met(&self.succeeded));
         let over =
             |wanted: u32| self.succeeded.len() + self.failed_indexes.len() >= wanted as usize;
         let many = |most: u32| self.failed_indexes.len() > most as usize;
         let (reason, message) = match () {
-            () if complete => {
-                return Some(End {
-                    complete: true,
-                    reason: "CompletionsReached".to_owned(),
-                    message: "Reached expected number of succeeded pods".to_owned(),
-                    at: now,
-                });
+            () if complete && enough.is_none() => {
+                let message = "Reached expected number of succeeded pods".to_owned();
+                return Some(succeeded("CompletionsReached", message, now));
             }
             () if too_many || self.failed() > job.backoff_limit => (
                 "BackoffLimitExceeded",
@@ -115,7 +115,11 @@ impl JobRecord {
             () if !self.failed_indexes.is_empty() && job.completions.is_some_and(over) => {
                 ("FailedIndexes", "Job has failed indexes")
             }
-            () => return None,
+            // As upstream: what makes the Job fail at the same time counts more.
+            () => {
+                let message = format!("Matched rules at index {}", enough?);
+                return Some(succeeded("SuccessPolicy", message, now));
+            }
         };
         Some(failed(reason, message.to_owned(), now))
     }
@@ -124,6 +128,13 @@ impl JobRecord {
     pub(super) fn ends_at(&self, job: &Job) -> Option<Time> {
         let started = self.started.filter(|_| self.ended.is_none())?;
         Some(started.time.plus(job.deadline_ms?))
+    }
+}
+
+fn succeeded(reason: &str, message: String, at: Stamp) -> End {
+    End {
+        complete: true,
+        ..failed(reason, message, at)
     }
 }
 

@@ -52,12 +52,16 @@ impl Jobs {
             if end.complete {
                 shown["completionTime"] = json!(status::time(end.at.wall));
             }
-            let kind = if end.complete { "Complete" } else { "Failed" };
+            let kinds = match end.complete {
+                true => ["SuccessCriteriaMet", "Complete"],
+                false => ["FailureTarget", "Failed"],
+            };
             let ended = Flag {
                 yes: true,
                 since: end.at.wall,
             };
-            conditions.push(condition(kind, ended, &end.reason, &end.message));
+            let both = kinds.map(|kind| condition(kind, ended, &end.reason, &end.message));
+            conditions.extend(both);
         }
         shown["conditions"] = json!(conditions);
         Some(shown)
