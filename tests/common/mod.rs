@@ -180,11 +180,20 @@ impl Agent {
 
     /// Starts the agent (again) without waiting for it.
     pub fn spawn(&self) {
-        assert!(self.try_spawn(), "the agent starts");
+        let deadline = Instant::now() + PATIENCE;
+        while let Err(error) = self.try_spawn() {
+            // Another test's program that is about to start still has this one's file open, which was just written.
+            let busy = error.kind() == std::io::ErrorKind::ExecutableFileBusy;
+            assert!(
+                busy && Instant::now() < deadline,
+                "the agent does not start: {error}"
+            );
+            std::thread::sleep(Duration::from_millis(5)); // No event says that it was closed.
+        }
     }
 
-    /// Starts the agent; `false` if its program cannot be executed.
-    fn try_spawn(&self) -> bool {
+    /// Starts the agent, if its program can be executed.
+    fn try_spawn(&self) -> std::io::Result<()> {
         // From before the agent restart: a program that the killed agent was about to start may still hold it open.
         let _ = fs::remove_file(self.socket());
         let log = fs::OpenOptions::new()
@@ -197,10 +206,13 @@ impl Agent {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log);
-        let child = self.command_in_netns(&mut command);
-        let started = child.is_ok();
-        *self.child.lock().expect("lock") = child.ok();
-        started
+        let started = self.command_in_netns(&mut command);
+        let (child, result) = match started {
+            Ok(child) => (Some(child), Ok(())),
+            Err(error) => (None, Err(error)),
+        };
+        *self.child.lock().expect("lock") = child;
+        result
     }
 
     pub fn command(&self) -> Command {
@@ -267,7 +279,7 @@ impl Agent {
         while !stop.load(Ordering::Relaxed) {
             pause();
             if !self.is_up() {
-                self.try_spawn();
+                let _ = self.try_spawn();
             }
         }
         if let Some(mut child) = self.child.lock().expect("lock").take() {
