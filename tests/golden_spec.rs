@@ -46,7 +46,7 @@ fn convert_file(path: &Path) -> String {
             for pod in &found.pods {
                 text.push_str(&render(pod));
             }
-            for warning in &found.warnings {
+            for warning in found.all_warnings() {
                 writeln!(text, "warning: {warning}").unwrap();
             }
             for workload in &found.workloads {

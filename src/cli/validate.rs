@@ -12,7 +12,8 @@ use super::put;
 use crate::config::{Effective, Files};
 use crate::effects::credential::Credentials;
 use crate::spec::PodSecurity;
-use crate::spec::convert::{self, ConvertContext};
+use crate::spec::conflicts::{self, conflicts};
+use crate::spec::convert::{self, ConvertContext, Documents};
 use crate::spec::encrypted::{self, Opened, Outcome};
 use crate::spec::workload::cron;
 use crate::spec::{PodSpec, after, is_manifest_file};
@@ -51,13 +52,13 @@ pub fn validate_bytes(name: &str, bytes: &[u8]) -> Report {
     report
 }
 
-/// The report of one file by itself, for a node with this level, and its pods.
+/// The report of one file by itself, for a node with this level, and what it defines.
 fn validated(
     (pod_security, strict): (PodSecurity, bool),
     name: &str,
     bytes: &[u8],
-) -> (Report, Vec<PodSpec>) {
-    let mut pods = Vec::new();
+) -> (Report, Documents) {
+    let mut defined = Documents::default();
     let mut report = Report {
         file: name.to_owned(),
         ..Report::default()
@@ -72,14 +73,12 @@ fn validated(
     };
     match convert::documents(bytes, name, &context) {
         Ok(found) => {
-            let warned = found.pods.iter().flat_map(|pod| &pod.warnings);
-            let services = found.services.iter().flat_map(|s| &s.spec.warnings);
-            report.warnings = warned
-                .chain(services)
-                .map(|warning| format!("{name}: {warning}"))
-                .chain(found.warnings)
-                .chain(unread)
-                .collect();
+            let with_file = |warning: String| match warning.starts_with(name) {
+                true => warning,
+                false => format!("{name}: {warning}"),
+            };
+            let warned = found.all_warnings().into_iter().map(with_file);
+            report.warnings = warned.chain(unread).collect();
             let workloads = found.workloads.iter();
             report.workloads = workloads.map(|w| w.key.to_string()).collect();
             report.pods = found.pods.iter().map(|pod| pod.key.to_string()).collect();
@@ -90,18 +89,18 @@ fn validated(
             let objects = found.configuration.iter();
             report.configuration = objects.map(|(key, _)| key.short()).collect();
             report.services = services.map(|s| s.spec.key.to_string()).collect();
-            pods = found.pods;
+            defined = found;
         }
         Err(errors) => report.errors = errors.iter().map(ToString::to_string).collect(),
     }
-    (report, pods)
+    (report, defined)
 }
 
 /// The pods of a file that is valid by itself, or all its errors.
 pub(super) fn pods(name: &str, bytes: &[u8]) -> std::result::Result<Vec<PodSpec>, Vec<String>> {
-    let (report, pods) = validated((PodSecurity::Privileged, false), name, bytes);
+    let (report, defined) = validated((PodSecurity::Privileged, false), name, bytes);
     match report.errors.is_empty() {
-        true => Ok(pods),
+        true => Ok(defined.pods),
         false => Err(report.errors),
     }
 }
@@ -124,11 +123,15 @@ fn open(name: &str, bytes: &[u8]) -> (Opened, Vec<String>) {
 }
 
 /// Adds the circles of pods that wait for each other to the reports of all files concerned.
-fn add_circles(reports: &mut [(Report, Vec<PodSpec>)]) {
-    let circles = after::circles(reports.iter().flat_map(|(_, pods)| pods));
+fn add_circles(reports: &mut [(Report, Documents)]) {
+    let circles = after::circles(reports.iter().flat_map(|(_, defined)| &defined.pods));
     for circle in circles {
-        for (report, pods) in reports.iter_mut() {
-            if pods.iter().any(|pod| circle.members.contains(&pod.key)) {
+        for (report, defined) in reports.iter_mut() {
+            if defined
+                .pods
+                .iter()
+                .any(|pod| circle.members.contains(&pod.key))
+            {
                 let sentence = circle.sentence(|key| format!("`{key}`"));
                 report.errors.push(format!("{}: {sentence}", report.file));
             }
@@ -136,12 +139,39 @@ fn add_circles(reports: &mut [(Report, Vec<PodSpec>)]) {
     }
 }
 
+/// Adds to the reports of a directory's files what another one defines already: the agent takes the first one.
+fn add_conflicts(reports: &mut [(Report, Documents)]) {
+    for index in 1..reports.len() {
+        let (earlier, rest) = reports.split_at_mut(index);
+        let Some((report, defined)) = rest.first_mut() else {
+            return;
+        };
+        let valid = earlier.iter().filter(|(other, _)| other.errors.is_empty());
+        let others: Vec<(&Path, &Documents)> = valid
+            .map(|(other, defined)| (Path::new(&other.file), defined))
+            .collect();
+        let path = PathBuf::from(&report.file);
+        let name = conflicts::name(&path);
+        let found = conflicts(&path, defined, &others).into_iter();
+        let found = found.map(|what| match what.strip_prefix(&name) {
+            Some(rest) => format!("{}{rest}", report.file),
+            None => what,
+        });
+        let found: Vec<String> = found.collect();
+        report.errors.extend(found);
+    }
+}
+
 pub(super) fn run(args: &ValidateArgs) -> Result<ExitCode> {
     let mut reports = Vec::new();
     let level = (level(args), args.strict);
     for path in &args.paths {
+        let begin = reports.len();
         for file in files(path)? {
             reports.push(check(level, &file));
+        }
+        if path.is_dir() {
+            add_conflicts(&mut reports[begin..]);
         }
     }
     add_circles(&mut reports);
@@ -202,7 +232,7 @@ pub(super) fn files(path: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-fn check(level: (PodSecurity, bool), file: &Path) -> (Report, Vec<PodSpec>) {
+fn check(level: (PodSecurity, bool), file: &Path) -> (Report, Documents) {
     let name = match file.as_os_str() == "-" {
         true => "stdin".to_owned(),
         false => file.display().to_string(),
@@ -213,7 +243,7 @@ fn check(level: (PodSecurity, bool), file: &Path) -> (Report, Vec<PodSpec>) {
             errors: vec![error],
             ..Report::default()
         };
-        (report, Vec::new())
+        (report, Documents::default())
     };
     match read(file) {
         Ok(bytes) if bytes.len() as u64 > MAX_FILE => failed("larger than 10 MiB".to_owned()),
@@ -250,7 +280,11 @@ fn show(report: &Report) -> String {
         let workloads = report.workloads.iter().cloned();
         let pods = pods.chain(workloads);
         let all: Vec<String> = pods.chain(services).chain(objects).chain(classes).collect();
-        text.push_str(&format!("{file}: ok: {}\n", all.join(", ")));
+        let all = match all.is_empty() {
+            true => "no documents".to_owned(),
+            false => all.join(", "),
+        };
+        text.push_str(&format!("{file}: ok: {all}\n"));
     }
     text
 }

@@ -88,6 +88,34 @@ pub struct Documents {
     pub warnings: Vec<String>,
 }
 
+impl Documents {
+    /// What is accepted without effect, with the object that says it where that is not part of the sentence; each once.
+    pub fn all_warnings(&self) -> Vec<String> {
+        let of_pod = |pod: &PodSpec| match &pod.workload {
+            Some(workload) => format!("{workload}: spec.template."),
+            None => format!("pod {}: ", pod.key),
+        };
+        let pods = self.pods.iter().filter(|pod| !pod.warnings.is_empty());
+        let pods = pods.flat_map(|pod| {
+            let of = of_pod(pod);
+            pod.warnings.iter().map(move |what| format!("{of}{what}"))
+        });
+        let services = self.services.iter().flat_map(|service| {
+            let key = &service.spec.key;
+            let warnings = service.spec.warnings.iter();
+            warnings.map(move |what| format!("service {key}: {what}"))
+        });
+        let mut all: Vec<String> = Vec::new();
+        // The pods of one template say the same.
+        for warning in pods.chain(services).chain(self.warnings.iter().cloned()) {
+            if all.last() != Some(&warning) && !all.contains(&warning) {
+                all.push(warning);
+            }
+        }
+        all
+    }
+}
+
 /// Converts a manifest file: YAML or JSON, several documents, `List` and the lists of one kind. A file without
 /// documents is valid. `file` is its name in errors.
 pub fn documents(

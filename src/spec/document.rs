@@ -95,6 +95,11 @@ impl<'r> Document<'r> {
             of.map_or("v1", WorkloadKind::version).to_owned()
         }));
         let single = kind.strip_suffix("List").unwrap_or(&kind);
+        // Programs in a cluster have kinds of their own whose names are those of others, such as Knative's `Service`.
+        let known = kinds::READ.contains(&kind.as_str()) || kinds::READ.contains(&single);
+        if let Some(version) = version.as_deref().filter(|v| known && kinds::is_custom(v)) {
+            return kinds::passed_over(&kind, version, &path.field("kind"), self.report);
+        }
         match kind.as_str() {
             "Pod" | "Service" | "List" | "PodList" | "ServiceList" => {
                 if self.is_version(value, version.as_deref(), "v1", path) {
@@ -219,10 +224,14 @@ impl<'r> Document<'r> {
     fn configuration(&mut self, kind: ObjectKind, value: &mut Value, path: &Path<'_>) {
         bare(value);
         self.report.begin(path);
-        if let Some(object) = configuration::object(kind, value, self.opened, path, self.report) {
+        let object = configuration::object(kind, value, self.opened, path, self.report);
+        let warnings = self.report.take_warnings().into_iter();
+        if let Some(object) = object {
+            let of = object.key().short();
+            self.warnings
+                .extend(warnings.map(|what| format!("{of}: {what}")));
             self.objects.push((None, object));
         }
-        self.warnings.append(&mut self.report.take_warnings());
     }
 
     fn service(&mut self, value: &mut Value, path: &Path<'_>) {
@@ -349,13 +358,17 @@ impl<'r> Document<'r> {
         }
         let own = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
         if let (Some(here), Some(other)) = (self.node_name, &own)
-            && !here.is_empty()
             && !other.is_empty()
             && here != other
         {
-            let what = format_args!("accepted, but what this node reads it runs itself, as {here}");
-            self.report
-                .warn(&path.field("spec").field("nodeName"), what);
+            let at = path.field("spec");
+            let what = match here {
+                // Without an agent it is not known what the node will be called.
+                "" => "whatever its name".to_owned(),
+                here => format!("as {here}"),
+            };
+            let what = format_args!("accepted, but the node that reads it runs it itself, {what}");
+            self.report.warn(&at.field("nodeName"), what);
         }
         let node_name = self.node_name.map(str::to_owned).or(own);
         default::pod(&mut pod, &node_name.unwrap_or_default());

@@ -155,7 +155,7 @@ const NEEDED: [&str; 4] = [
 ];
 
 /// Whether a document is of a kind that some program in a cluster has defined.
-fn is_custom(version: &str) -> bool {
+pub(super) fn is_custom(version: &str) -> bool {
     let group = version.split_once('/').map_or("", |(group, _)| group);
     group.contains('.') && !group.ends_with(".k8s.io")
 }
@@ -188,7 +188,8 @@ pub(super) fn refuse(kind: &str, version: &str, path: &Path<'_>, report: &Report
     }
 }
 
-fn passed_over(kind: &str, version: &str, at: &Path<'_>, report: &Report) {
+/// Passes over a document of a kind that some program in a cluster has defined, if its file has others.
+pub(super) fn passed_over(kind: &str, version: &str, at: &Path<'_>, report: &Report) {
     let message = format!("{kind} is not supported: {version} has no controller here");
     report.skip(at, message, "remove it".to_owned());
 }

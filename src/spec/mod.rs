@@ -14,6 +14,7 @@ pub mod cdi;
 pub mod cluster;
 pub mod condition;
 pub mod configuration;
+pub mod conflicts;
 pub mod convert;
 pub mod encrypted;
 pub mod ephemeral;

@@ -169,6 +169,13 @@ fn amounts<'m>(
             continue;
         }
         if let Some(quantity) = amount(written, &path, report) {
+            if name != "cpu" && !quantity.is_whole() {
+                let meant = written.0.strip_suffix('m');
+                let meant = meant.map(|figure| format!("; did you mean `{figure}Mi`?"));
+                let meant = meant.unwrap_or_default();
+                let what = format_args!("fractional byte value {:?}, rounded up{meant}", written.0);
+                report.warn(&path, what);
+            }
             result.insert(name.as_str(), quantity);
         }
     }

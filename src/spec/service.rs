@@ -73,11 +73,14 @@ pub struct ServiceDocument {
 }
 
 impl ServiceDocument {
-    /// Whether its ports have node ports, written or chosen (`spec::node_ports`).
+    /// Whether node ports are chosen for ports that have none written (`spec::node_ports`).
     pub fn wants_node_ports(&self) -> bool {
         let spec = self.manifest.spec.as_ref();
-        spec.and_then(|spec| spec.type_.as_deref())
-            .is_some_and(|kind| matches!(kind, "NodePort" | "LoadBalancer"))
+        spec.is_some_and(|spec| match spec.type_.as_deref() {
+            Some("NodePort") => true,
+            Some("LoadBalancer") => spec.allocate_load_balancer_node_ports != Some(false),
+            _ => false,
+        })
     }
 
     /// Sets the node port of the port with that index.

@@ -381,11 +381,6 @@ fn idle(spec: &core::ServiceSpec, kind: Type, path: &Path<'_>, report: &Report) 
             NO_BALANCER,
         ),
         (
-            "allocateLoadBalancerNodePorts",
-            kind == Type::LoadBalancer && spec.allocate_load_balancer_node_ports == Some(true),
-            NO_BALANCER,
-        ),
-        (
             "healthCheckNodePort",
             spec.health_check_node_port.is_some_and(|port| port != 0),
             NO_BALANCER,

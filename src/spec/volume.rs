@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{
-    Container, EmptyDirVolumeSource, HostPathVolumeSource, ImageVolumeSource, Pod, PodSpec, Volume,
-    VolumeMount as Written,
+    Container, EmptyDirVolumeSource, EphemeralVolumeSource, HostPathVolumeSource,
+    ImageVolumeSource, Pod, PodSpec, Volume, VolumeMount as Written,
 };
 
+use super::configuration::claim;
 use super::container;
 use super::env_from::check_name;
 use super::error::{Path, Report};
@@ -75,10 +76,30 @@ fn source(
             read_only: claim.read_only == Some(true),
         });
     }
+    if let Some(ephemeral) = &volume.ephemeral {
+        return self::ephemeral(ephemeral, &path.field("ephemeral"), report);
+    }
     if let Some(image) = &volume.image {
         return self::image(image, &path.field("image"), report);
     }
     projected::volume(pod, volume, path, report).map(VolumeSource::Projected)
+}
+
+/// Validates and converts an `ephemeral` volume (KEP-1698): a claim that lives as long as its pod is what an `emptyDir` is
+/// here.
+fn ephemeral(
+    ephemeral: &EphemeralVolumeSource,
+    path: &Path<'_>,
+    report: &Report,
+) -> Option<VolumeSource> {
+    let path = path.field("volumeClaimTemplate");
+    let Some(template) = &ephemeral.volume_claim_template else {
+        report.required(&path);
+        return None;
+    };
+    let path = path.field("spec");
+    let size_limit_bytes = claim::size_of_template(&template.spec, &path, report);
+    Some(VolumeSource::EmptyDir { size_limit_bytes })
 }
 
 /// Validates and converts an `image` volume (the API server's `validateImageVolumeSource`).
@@ -169,14 +190,15 @@ const ELSEWHERE: &str =
 
 /// Supported kinds of volumes.
 pub(super) const KINDS: &str = "volumes may be of kind `emptyDir` (a tmpfs with `medium: Memory`), `hostPath`, \
-                                 `persistentVolumeClaim`, `configMap`, `secret`, `downwardAPI`, `projected` or \
-                                 `image`";
+                                 `persistentVolumeClaim`, `ephemeral`, `configMap`, `secret`, `downwardAPI`, \
+                                 `projected` or `image`";
 
 /// Sources that are supported.
-const SUPPORTED: [&str; 8] = [
+const SUPPORTED: [&str; 9] = [
     "configMap",
     "downwardAPI",
     "emptyDir",
+    "ephemeral",
     "hostPath",
     "image",
     "persistentVolumeClaim",

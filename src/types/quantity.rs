@@ -33,6 +33,11 @@ pub enum QuantityError {
 const NANO: i128 = 1_000_000_000;
 
 impl Quantity {
+    /// Whether it has no fraction.
+    pub fn is_whole(self) -> bool {
+        self.nano % NANO == 0
+    }
+
     /// Parses `500m`, `1.5`, `128Mi`, `2e6`. Digits below a billionth are rounded up, away from zero.
     pub fn parse(text: &str) -> Result<Self, QuantityError> {
         let (negative, unsigned) = match text.as_bytes().first() {
@@ -112,7 +117,7 @@ impl fmt::Display for Quantity {
         if self.nano == 0 {
             return f.write_str("0");
         }
-        let whole = self.nano % NANO == 0;
+        let whole = self.is_whole();
         if self.family == Family::Binary && whole && self.nano.abs() >= 1024 * NANO {
             return self.binary(f);
         }

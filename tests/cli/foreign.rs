@@ -31,6 +31,35 @@ fn folder(name: &str) -> PathBuf {
 }
 
 #[test]
+fn files_of_one_directory_may_not_define_the_same() {
+    let folder = folder("twice");
+    let pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {nodeName: other, containers: [{name: c, image: i}]}\n";
+    let service = |name: &str| {
+        format!(
+            "---\napiVersion: v1\nkind: Service\nmetadata: {{name: {name}}}\nspec: {{type: NodePort, selector: {{a: b}}, ports: [{{port: 80, nodePort: 30080}}]}}\n"
+        )
+    };
+    fs::write(folder.join("a.yaml"), pod.to_owned() + &service("a")).unwrap();
+    fs::write(folder.join("b.yaml"), pod.to_owned() + &service("b")).unwrap();
+    fs::write(folder.join("c.yaml"), "# nothing yet\n").unwrap();
+    let (code, said) = validated(&folder, &[]);
+    assert_eq!(code, Some(1), "{said}");
+    for wanted in [
+        "b.yaml: pod `default/web` is already defined by `a.yaml`",
+        "b.yaml: node port 30080 of service `default/b` (also of service `default/a`) is already defined by `a.yaml`",
+        "a.yaml: pod default/web: spec.nodeName: accepted, but the node that reads it runs it itself, whatever its name",
+        "c.yaml: ok: no documents",
+    ] {
+        assert!(said.contains(wanted), "{wanted}: {said}");
+    }
+    // Files that are named need not be meant for one node.
+    let (a, b) = (folder.join("a.yaml"), folder.join("b.yaml"));
+    let (code, said) = validated(&a, &[b.to_str().unwrap()]);
+    fs::remove_dir_all(&folder).unwrap();
+    assert_eq!(code, Some(0), "{said}");
+}
+
+#[test]
 fn what_helm_and_kubectl_print_is_accepted() {
     for (name, parts) in [
         (

@@ -349,11 +349,12 @@ const POD_SECURITY: Table = &[
 ];
 
 /// All other fields of a volume are refused.
-const VOLUME: [&str; 9] = [
+const VOLUME: [&str; 10] = [
     "name",
     "configMap",
     "downwardAPI",
     "emptyDir",
+    "ephemeral",
     "hostPath",
     "image",
     "persistentVolumeClaim",
@@ -457,7 +458,7 @@ const ENV_SOURCE: Table = &[
 const SERVICE: Table = &[
     (
         "allocateLoadBalancerNodePorts",
-        Warned("type: LoadBalancer, allocateLoadBalancerNodePorts: true"),
+        Works("spec/service.rs", "allocate_load_balancer_node_ports"),
     ),
     ("clusterIP", Works("spec/service_rules.rs", "cluster_ip")),
     ("clusterIPs", Works("spec/service_rules.rs", "cluster_ips")),

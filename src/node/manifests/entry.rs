@@ -10,6 +10,7 @@ use super::files::{Fingerprint, read};
 use super::{MAX_OBJECTS, MAX_TOTAL, instead};
 use crate::effects::credential::Credentials;
 use crate::plan::status;
+use crate::spec::conflicts::Defines;
 use crate::spec::convert::{self, ConvertContext};
 use crate::spec::encrypted::{self, Outcome, Sealed};
 use crate::spec::priority::PriorityClasses;
@@ -36,6 +37,28 @@ pub(in crate::node) struct Loaded {
     /// Why it is.
     pub(super) notes: Vec<String>,
     pub(super) modified: Wall,
+}
+
+impl Defines for Loaded {
+    fn pods(&self) -> impl Iterator<Item = &PodSpec> {
+        self.pods.iter().map(Arc::as_ref)
+    }
+
+    fn services(&self) -> &[ServiceDocument] {
+        &self.services
+    }
+
+    fn classes(&self) -> &[PriorityClass] {
+        &self.classes
+    }
+
+    fn configuration(&self) -> &Configuration {
+        &self.configuration
+    }
+
+    fn workloads(&self) -> impl Iterator<Item = &Workload> {
+        self.workloads.iter().map(Arc::as_ref)
+    }
 }
 
 /// The objects that a file defined before an agent restart.
@@ -108,10 +131,7 @@ impl Loaded {
     ) -> Result<Self, Vec<String>> {
         let found = convert::documents_beside(bytes, name, context, Some(classes))
             .map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>())?;
-        let of_pods = found.pods.iter().flat_map(|pod| &pod.warnings);
-        let of_services = found.services.iter().flat_map(|s| &s.spec.warnings);
-        let others = found.warnings.iter();
-        let warnings = of_pods.chain(of_services).chain(others).cloned().collect();
+        let warnings = found.all_warnings();
         let mut services = found.services;
         for service in &mut services {
             // A stand-in for a creation time that stays the same over agent restarts.

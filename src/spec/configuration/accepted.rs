@@ -31,6 +31,12 @@ pub(super) fn namespace(mut namespace: Namespace, path: &Path<'_>, report: &Repo
     if let Some(problem) = names::dns_label(name).filter(|_| names::dns_subdomain(name).is_none()) {
         report.invalid(&own.field("name"), name, problem);
     }
+    for level in namespace.metadata.labels.iter().flatten() {
+        if level.0 == "pod-security.kubernetes.io/enforce" && level.1 != "privileged" {
+            let what = "accepted, but namespaces have no level of their own: `coracle.podSecurity` in the settings is that of all pods";
+            report.warn(&own.field("labels").field(level.0), what);
+        }
+    }
     let active = active(name);
     let labels = namespace.metadata.labels.get_or_insert_default();
     labels.extend(active.metadata.labels.into_iter().flatten());

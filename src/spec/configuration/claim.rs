@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimSpe
 use super::{Object, metadata};
 use crate::spec::error::{Path, Report};
 use crate::spec::resources::amount;
+use crate::types::quantity::Quantity;
 
 /// Access modes that mean something on one node.
 const MODES: [&str; 4] = ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", ONE_POD];
@@ -56,6 +57,26 @@ fn spec(spec: &PersistentVolumeClaimSpec, path: &Path<'_>, report: &Report) {
             "remove it, and fill the directory in an init container",
         );
     }
+}
+
+/// Checks the claim of a volume that lives as long as its pod, and returns its size in bytes.
+pub(crate) fn size_of_template(
+    spec: &PersistentVolumeClaimSpec,
+    path: &Path<'_>,
+    report: &Report,
+) -> Option<u64> {
+    self::spec(spec, path, report);
+    let bound = [
+        ("selector", spec.selector.is_some()),
+        ("volumeName", spec.volume_name.is_some()),
+    ];
+    for (field, _) in bound.iter().filter(|(_, given)| *given) {
+        let what = "accepted, but a volume that ends with its pod is no PersistentVolume here";
+        report.warn(&path.field(field), what);
+    }
+    let storage = spec.resources.as_ref()?.requests.as_ref()?.get("storage")?;
+    let size = Quantity::parse(&storage.0).ok()?;
+    u64::try_from(size.ceil()).ok()
 }
 
 /// Checks the access modes of a claim or a volume.

@@ -3,7 +3,7 @@
 //! messages are the API server's (`ValidateConfigMap`, `ValidateSecret`, `ValidatePersistentVolumeClaim`).
 
 mod accepted;
-mod claim;
+pub(crate) mod claim;
 mod config_map;
 mod content;
 mod keys;

@@ -66,7 +66,8 @@ pub(super) fn of(
     report: &Report,
 ) -> Option<Secret> {
     if matches!(value.get("type"), Some(Value::String(kind)) if kind == TOKEN) {
-        let what = "Forbidden: tokens of service accounts are not made here: there is no API server to log in to";
+        let what =
+            "tokens of service accounts are not made here: there is no API server to log in to";
         let instead = "remove it, or give the token itself in a Secret of type `Opaque`";
         report.skip(&path.field("type"), what, instead.to_owned());
         return None;
