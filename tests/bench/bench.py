@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures coracle's figures against their budgets, and peers if they are installed, and prints one table.
 
-    tests/bench/run [--pods 50] [--rounds 15] [--only configuration|network|planner|pods|probes|pull|start|workloads]
+    tests/bench/run [--pods 50] [--rounds 15] [--only configuration|network|planner|pods|probes|pull|start|upgrade|workloads]
 
 Times come from the pods themselves (a busybox container makes a file, and the kernel stamps it), so that polling is not
 measured. Figures can be compared within one run on one machine; no figure passes or fails.
@@ -25,6 +25,7 @@ import network
 import probes
 import pull
 import start
+import upgrade
 import workloads
 
 REPO = pathlib.Path(__file__).resolve().parents[2]
@@ -311,7 +312,7 @@ def main():
     parser.add_argument("--pods", type=int, default=50)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--idle", type=int, default=60, help="seconds for which the idle agent is measured")
-    parser.add_argument("--only", choices=["configuration", "network", "planner", "pods", "probes", "pull", "start", "workloads"],
+    parser.add_argument("--only", choices=["configuration", "network", "planner", "pods", "probes", "pull", "start", "upgrade", "workloads"],
                         help="measure only this part")
     parser.add_argument("--binary", type=pathlib.Path, help="measure this build, not the newest release build")
     args = parser.parse_args()
@@ -344,6 +345,13 @@ def main():
                 return other
 
             workloads.costs(agent, row, boottime, new_agent)
+        if args.only in (None, "upgrade"):
+            other, program = upgrade.supervised(Agent, binary)
+            try:
+                other.cli("image", "import", str(archive))
+                upgrade.costs(other, row, program, args.pods)
+            finally:
+                other.close()
         if args.only is None:
             planner()
     finally:

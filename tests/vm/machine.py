@@ -34,6 +34,7 @@ ARCHITECTURES = {
     "arm64": Architecture(("qemu-system-aarch64", "-M", "virt", "-cpu", "cortex-a72"), "ttyAMA0"),
     # Not every processor has pages of 16 KB; they take more memory.
     "arm64-16k": Architecture(("qemu-system-aarch64", "-M", "virt", "-cpu", "max"), "ttyAMA0", memory_mb=1280),
+    "arm64-64k": Architecture(("qemu-system-aarch64", "-M", "virt", "-cpu", "cortex-a72"), "ttyAMA0", memory_mb=2048),
     # Its kernel finds a PCI bus in the first 4 GB only.
     "armhf": Architecture(("qemu-system-arm", "-M", "virt,highmem=off", "-cpu", "cortex-a15"), "ttyAMA0"),
     "riscv64": Architecture(("qemu-system-riscv64", "-M", "virt"), "ttyS0"),
@@ -108,6 +109,8 @@ class Machine:
             "-kernel", str(self.kernel_file), "-initrd", str(self.parts / ("ram.initrd" if self.root == "ram" else "initrd")),
             # On a busy host the emulated timer may be too late for the kernel's check that it works.
             "-append", f"console={self.arch.console} quiet panic=-1 no_timer_check mitigations=off systemd.show_status=no"
+            # A kernel without modules would have a link of its own.
+            " dummy.numdummies=0"
             # Nor may systemd give up what only takes long.
             " systemd.default_device_timeout_sec=900 systemd.default_timeout_start_sec=900" + login + words,
             *drives,

@@ -11,6 +11,9 @@ from machine import Failed
 from scenarios.node import IMAGE, equal, pod
 from scenarios.power import node_events
 
+MACHINE = "power"
+ORDER = 1
+
 # Pulls an image and removes it, again and again.
 BUSY = f"""'
 while :; do

@@ -6,6 +6,9 @@ from catalogue import scenario
 
 from scenarios.node import IMAGE, equal
 
+MACHINE = "security"
+ORDER = 1
+
 SLEEP = "trap 'exit 0' TERM; while :; do sleep 1 & wait; done"
 
 
