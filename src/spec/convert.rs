@@ -150,6 +150,10 @@ pub fn documents_beside(
     };
     for (number, mut value) in values.into_iter().enumerate() {
         let report = Report::new(number);
+        if decode::two_documents(&value, &report) {
+            problems.extend(report.into_problems());
+            continue;
+        }
         decode::duplicate_keys(&value, &Path::Root, &report);
         let of = (Some(context.node_name), context);
         let mut document = Document::new(of, known, result.pods.len(), &report);

@@ -4,6 +4,7 @@
 //! The field names come from the generated types themselves (`deserialize_struct`), so there is no table to keep.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::fmt;
 
 use serde::de::{self, Deserialize, DeserializeOwned, DeserializeSeed, IntoDeserializer, Visitor};
@@ -107,6 +108,14 @@ impl<'a> Node<'a> {
         match self.value {
             Value::String(s) => s.clone(),
             Value::Null => String::new(),
+            Value::Map(entries) if matches!(entries.as_slice(), [(_, inner)] if inner.scalar_text().is_some()) =>
+            {
+                let message = "must be a string, not a mapping";
+                let hint = "quote it: outside quotes, `: ` makes a mapping of it".to_owned();
+                self.report.error_hint(self.path, message, hint);
+                self.report.settle(self.path);
+                String::new()
+            }
             Value::List(_) | Value::Map(_) => {
                 self.wrong("a string");
                 String::new()
@@ -436,6 +445,21 @@ impl<'de> de::MapAccess<'de> for Entries<'_> {
         let path = self.node.path.field(key);
         self.node.below(seed, value, &path)
     }
+}
+
+/// Whether this is two documents with nothing between them; reports it.
+pub(crate) fn two_documents(value: &Value, report: &Report) -> bool {
+    let Value::Map(entries) = value else {
+        return false;
+    };
+    let twice = |wanted: &str| entries.iter().filter(|(key, _)| key == wanted).count() > 1;
+    let both = twice("apiVersion") && twice("kind");
+    let mut seen = BTreeSet::new();
+    let again = entries.iter().find(|(key, _)| !seen.insert(key));
+    if let Some((key, _)) = again.filter(|_| both) {
+        report.second_document(&Path::Root.field(key));
+    }
+    both
 }
 
 /// Reports every duplicate key in the whole tree.

@@ -256,6 +256,13 @@ impl Report {
         );
     }
 
+    /// Adds the problem that another document begins at this key's second occurrence.
+    pub(crate) fn second_document(&self, path: &Path<'_>) {
+        let hint = "write `---` on a line of its own before it".to_owned();
+        let message = "another document begins here".to_owned();
+        self.push(path, 1, message, Some(Hint::Text(hint)));
+    }
+
     /// `Required value`
     pub(crate) fn required(&self, path: &Path<'_>) {
         self.error(path, "Required value");
