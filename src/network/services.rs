@@ -79,6 +79,7 @@ pub(super) fn assign(
         match number(&key.to_string(), ranges, numbers, &owners) {
             Ok(number) => {
                 let list = addresses::addresses(&ranges.services, number);
+                let list = entry.spec.families.of(&list);
                 assigned.addresses.insert(key.clone(), list);
             }
             Err(error) => {

@@ -30,6 +30,7 @@ fn service(name: &str, address: ServiceAddress) -> ServiceEntry {
     };
     ServiceEntry {
         spec: Arc::new(ServiceSpec {
+            families: crate::spec::Families::All,
             key: key(name),
             selector: BTreeMap::new(),
             address,

@@ -101,6 +101,8 @@ pub use reason::{Reason, Resource, Severity};
 pub use resize::ResizeRestarts;
 pub use restart::{ExitCodes, RestartAction, RestartPolicy, RestartRule};
 pub use security::{AppArmor, Seccomp, Security};
-pub use service::{ServiceAddress, ServiceDocument, ServicePort, ServiceSpec, TargetPort};
+pub use service::{
+    Families, ServiceAddress, ServiceDocument, ServicePort, ServiceSpec, TargetPort,
+};
 pub use user_namespace::IdRange;
 pub use workload::{Workload, WorkloadKey, WorkloadKind};

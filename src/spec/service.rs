@@ -16,6 +16,8 @@ pub struct ServiceSpec {
     pub selector: BTreeMap<String, String>,
     /// Address of the service.
     pub address: ServiceAddress,
+    /// `ipFamilyPolicy` and `ipFamilies`: which of a pod's and the service's addresses it has.
+    pub families: Families,
     /// Ports; names are unique, and empty only for a single port.
     pub ports: Vec<ServicePort>,
     /// `publishNotReadyAddresses`: includes pods that are not ready.
@@ -24,6 +26,38 @@ pub struct ServiceSpec {
     pub client_affinity: bool,
     /// Warnings about fields without effect here, each a sentence that names the field.
     pub warnings: Vec<String>,
+}
+
+/// The families of a service's addresses (KEP-563).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Families {
+    /// `SingleStack`, the default: the node's first family, which is IPv4 unless pods have IPv6 alone. Most servers
+    /// listen on `0.0.0.0`, and many clients try the first address of a name only.
+    First,
+    /// `SingleStack` with `IPv4` or `IPv6`.
+    Only {
+        /// It is `IPv6`.
+        v6: bool,
+    },
+    /// `PreferDualStack` or `RequireDualStack`.
+    All,
+}
+
+impl Families {
+    /// The addresses that the service has of these, of which the first decides what is first; all where it had none.
+    pub fn of(self, addresses: &[IpAddr]) -> Vec<IpAddr> {
+        let v6 = match (self, addresses.first()) {
+            (Self::Only { v6 }, _) => v6,
+            (Self::First, Some(first)) => first.is_ipv6(),
+            (Self::All, _) | (_, None) => return addresses.to_vec(),
+        };
+        let wanted = addresses.iter().filter(|ip| ip.is_ipv6() == v6);
+        let wanted: Vec<IpAddr> = wanted.copied().collect();
+        match wanted.is_empty() {
+            true => addresses.to_vec(),
+            false => wanted,
+        }
+    }
 }
 
 /// Address of a service.
@@ -92,5 +126,27 @@ impl ServiceDocument {
         if let Some(port) = ports.and_then(|ports| ports.get_mut(index)) {
             port.node_port = Some(i32::from(number));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_has_one_family_unless_it_asks_for_both() {
+        let ip = |text: &&str| text.parse::<IpAddr>().expect("an address");
+        let of = |families: Families, given: &[&str]| {
+            let given: Vec<IpAddr> = given.iter().map(ip).collect();
+            let found = families.of(&given).into_iter();
+            found.map(|ip| ip.to_string()).collect::<Vec<_>>()
+        };
+        let both = ["10.0.0.1", "fd00::1"];
+        assert_eq!(of(Families::First, &both), ["10.0.0.1"]);
+        assert_eq!(of(Families::First, &["fd00::1"]), ["fd00::1"]);
+        assert_eq!(of(Families::Only { v6: true }, &both), ["fd00::1"]);
+        assert_eq!(of(Families::Only { v6: true }, &both[..1]), ["10.0.0.1"]);
+        assert_eq!(of(Families::All, &both), both);
+        assert_eq!(of(Families::First, &[]), [""; 0]);
     }
 }

@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::error::{Path, Report};
 use super::pod::PodKey;
-use super::service::{ServiceAddress, ServiceDocument, ServiceSpec};
+use super::service::{Families, ServiceAddress, ServiceDocument, ServiceSpec};
 use super::service_ports::ports;
 use super::{annotations, assemble, names};
 
@@ -42,6 +42,7 @@ pub(crate) fn service(
     let selector = selector(spec, kind, &at, report);
     let client_affinity = affinity(spec, &at, report);
     policies(spec, &at, report);
+    let families = families(spec);
     idle(spec, kind, &at, report);
     let warnings = report.take_warnings();
     if !report.is_clean() {
@@ -54,6 +55,7 @@ pub(crate) fn service(
         },
         selector,
         address,
+        families,
         ports,
         with_unready: spec.publish_not_ready_addresses == Some(true),
         client_affinity,
@@ -353,12 +355,22 @@ fn policies(spec: &core::ServiceSpec, path: &Path<'_>, report: &Report) {
     }
 }
 
+/// The families that it asks for; two of them without a policy are both.
+fn families(spec: &core::ServiceSpec) -> Families {
+    let listed = spec.ip_families.as_deref().unwrap_or_default();
+    match (spec.ip_family_policy.as_deref(), listed) {
+        (Some("PreferDualStack" | "RequireDualStack"), _) | (None, [_, _, ..]) => Families::All,
+        (_, [first, ..]) => Families::Only {
+            v6: first == "IPv6",
+        },
+        (_, []) => Families::First,
+    }
+}
+
 /// Warns of fields without effect here.
 fn idle(spec: &core::ServiceSpec, kind: Type, path: &Path<'_>, report: &Report) {
     const NO_BALANCER: &str = "there is no load balancer here";
     let some = |list: &Option<Vec<String>>| list.as_ref().is_some_and(|l| !l.is_empty());
-    let one_family = spec.ip_families.as_ref().is_some_and(|f| f.len() == 1);
-    let any = spec.cluster_ips.as_ref().is_none_or(Vec::is_empty);
     let fields = [
         (
             "type",
@@ -384,11 +396,6 @@ fn idle(spec: &core::ServiceSpec, kind: Type, path: &Path<'_>, report: &Report) 
             "healthCheckNodePort",
             spec.health_check_node_port.is_some_and(|port| port != 0),
             NO_BALANCER,
-        ),
-        (
-            "ipFamilies",
-            one_family && any,
-            "the service has an address of each family that pods have",
         ),
     ];
     for (field, _, what) in fields.iter().filter(|(_, given, _)| *given) {

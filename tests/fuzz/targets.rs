@@ -278,6 +278,7 @@ fn key(name: &str) -> PodKey {
 fn zone() -> Zone {
     let service = |name: &str, address| ServiceEntry {
         spec: Arc::new(ServiceSpec {
+            families: coracle::spec::Families::All,
             key: key(name),
             selector: BTreeMap::new(),
             address,

@@ -209,6 +209,7 @@ pub fn service(name: &str, address: ServiceAddress, endpoints: Vec<Endpoint>) ->
         node_port: None,
     };
     let spec = ServiceSpec {
+        families: coracle::spec::Families::All,
         key: key(name),
         selector: BTreeMap::new(),
         address,

@@ -51,7 +51,7 @@ fn every_resolver_finds_pods_and_services_by_short_and_long_names() {
     let other = other.replace("  name: db\n", "  name: db\n  labels: {app: sql}\n");
     world.agent.write("db.yaml", &other);
     let ips = addresses(&world.agent.wait_running("db"));
-    let services = "apiVersion: v1\nkind: Service\nmetadata: {name: sql}\nspec:\n  clusterIP: None\n  selector: {app: \
+    let services = "apiVersion: v1\nkind: Service\nmetadata: {name: sql}\nspec:\n  clusterIP: None\n  ipFamilyPolicy: PreferDualStack\n  selector: {app: \
                     sql}\n  ports: [{port: 5432}]\n";
     world.agent.write("sql.yaml", services);
     for ip in &ips {

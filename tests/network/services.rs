@@ -196,12 +196,25 @@ fn a_headless_service_resolves_to_its_pods_addresses_and_srv_records() {
         let found: BTreeSet<String> = said.lines().map(str::to_owned).collect();
         if found == wanted { Ok(()) } else { Err(said) }
     });
+    // Of one family: clients that try the first address only reach servers on `0.0.0.0`.
+    assert_eq!(dig("AAAA", "web"), "");
+    let records = |said: &str| said.lines().filter(|line| line.contains(" 8000 ")).count();
     let said = dig("SRV", "_http._tcp.web");
-    let records = said.lines().filter(|line| line.contains(" 8000 "));
+    assert_eq!(records(&said), 2, "one record for each pod: {said}");
+    let both = format!("  ipFamilyPolicy: PreferDualStack\n{spec}");
+    world.agent.write("web.yaml", &service("web", &both));
+    wait_for("two AAAA records", || {
+        let said = dig("AAAA", "web");
+        match said.lines().count() {
+            2 => Ok(()),
+            _ => Err(said),
+        }
+    });
+    let said = dig("SRV", "_http._tcp.web");
     assert_eq!(
-        records.count(),
+        records(&said),
         4,
-        "one record for each address of each pod: {said}"
+        "one for each address of each pod: {said}"
     );
 }
 

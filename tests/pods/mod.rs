@@ -309,6 +309,7 @@ pub(crate) fn desired(pods: &[&Arc<PodSpec>]) -> Desired {
 /// A service that selects all pods.
 pub(crate) fn service(name: &str, with_unready: bool) -> ServiceSpec {
     ServiceSpec {
+        families: coracle::spec::Families::All,
         key: PodKey {
             namespace: "default".into(),
             name: name.into(),

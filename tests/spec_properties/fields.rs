@@ -487,10 +487,10 @@ const SERVICE: Table = &[
         "internalTrafficPolicy",
         Refused("internalTrafficPolicy: Some"),
     ),
-    ("ipFamilies", Warned("ipFamilies: [IPv6]")),
+    ("ipFamilies", Works("spec/service_rules.rs", "ip_families")),
     (
         "ipFamilyPolicy",
-        Met("a service has an address of each family that pods have"),
+        Works("spec/service_rules.rs", "ip_family_policy"),
     ),
     ("ipFamilyPolicy", Refused("ipFamilyPolicy: Some")),
     (

@@ -57,6 +57,7 @@ fn service(
         .collect();
     ServiceEntry {
         spec: Arc::new(ServiceSpec {
+            families: crate::spec::Families::All,
             key: key(name),
             selector: BTreeMap::new(),
             address,

@@ -161,8 +161,9 @@ impl Zone {
             .checked_div(service.endpoints.len())
             .map_or(1, |share| u16::try_from(share.max(1)).unwrap_or(1));
         for endpoint in &service.endpoints {
-            self.add(owner, endpoint.ips.iter().map(address));
-            for (host, ips) in hosts(endpoint) {
+            let ips = service.spec.families.of(&endpoint.ips);
+            self.add(owner, ips.iter().map(address));
+            for (host, ips) in hosts(endpoint, &ips) {
                 let host = format!("{host}.{owner}");
                 self.add(&host, ips.iter().map(address));
                 for ip in ips {
@@ -257,14 +258,10 @@ impl Apex {
 }
 
 /// The names of an endpoint below its service, each with its addresses: its own, or one for each address.
-fn hosts(endpoint: &Endpoint) -> Vec<(String, &[IpAddr])> {
+fn hosts<'i>(endpoint: &Endpoint, ips: &'i [IpAddr]) -> Vec<(String, &'i [IpAddr])> {
     match &endpoint.hostname {
-        Some(hostname) => vec![(hostname.clone(), &endpoint.ips[..])],
-        None => endpoint
-            .ips
-            .chunks(1)
-            .map(|ip| (dashed(&ip[0]), ip))
-            .collect(),
+        Some(hostname) => vec![(hostname.clone(), ips)],
+        None => ips.chunks(1).map(|ip| (dashed(&ip[0]), ip)).collect(),
     }
 }
 
