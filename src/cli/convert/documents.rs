@@ -238,6 +238,10 @@ fn sidecar(work: &Work<'_>, service: &Value, gates: bool, container: &mut Value)
         fields.push(work.lost_entry(&what));
     }
     set(fields, "restartPolicy", text("Always"));
+    if gates && super::order::test_is_missing(service) {
+        let what = super::order::counts_as_healthy(work.service);
+        fields.push(work.lost_entry(&what));
+    }
     let ready = fields.iter().find(|(key, _)| key == "readinessProbe");
     let ready = ready.map(|(_, probe)| probe.clone());
     if let Some(Value::Map(mut probe)) = ready.filter(|_| gates)

@@ -19,6 +19,25 @@ fn says(services: &str, wanted: &[&str], unwanted: &[&str]) {
 }
 
 #[test]
+fn names_checks_and_volumes_that_differ_are_carried_over_or_named() {
+    let made = yaml(
+        "services:\n  mail:\n    image: mail:1\n    hostname: mail.example.com\n    volumes: [/code/node_modules, 'data:/data']\n    depends_on: {db: {condition: service_healthy}}\n    extra_hosts: ['host.docker.internal:host-gateway']\n  db: {image: db:1}\nvolumes: {data: {}}\n",
+    );
+    check(
+        "mail",
+        &made,
+        &[
+            "hostnameOverride: mail.example.com",
+            "volume /code/node_modules: it begins empty",
+            "# it begins empty: what the image has there",
+            "depends_on: db: what is checked is not written here",
+            "host-gateway: write an address of the node in its place",
+        ],
+        &["hostname: mail"],
+    );
+}
+
+#[test]
 fn a_step_changes_nothing_of_the_pod_that_it_comes_before() {
     let after = "depends_on: {init: {condition: service_completed_successfully}}";
     let app = format!("  app: {{image: 'a:1', restart: always, hostname: app, {after}}}\n");

@@ -338,6 +338,10 @@ fn finish(args: &ConvertArgs, output: &Output, failed: impl Fn() -> CliError) ->
             put(whole.as_bytes())?;
             return Ok(ExitCode::SUCCESS);
         }
+        Some(path) if path.as_os_str() == "-" => {
+            put(whole.as_bytes())?;
+            return Ok(ExitCode::SUCCESS);
+        }
         Some(path) if path.is_dir() => {
             let file = |(name, _): &(String, String)| path.join(format!("{name}.yaml"));
             texts.iter().map(|one| (file(one), &*one.1)).collect()
@@ -380,6 +384,9 @@ fn paths(args: &ConvertArgs) -> Result<Vec<PathBuf>> {
         all.retain(|path| seen.insert(path.clone()));
         return Ok(all);
     }
+    if let Some(listed) = compose_file(args)? {
+        return Ok(listed);
+    }
     const NAMES: [&str; 4] = [
         "compose.yaml",
         "compose.yml",
@@ -400,6 +407,30 @@ fn paths(args: &ConvertArgs) -> Result<Vec<PathBuf>> {
     ];
     all.extend(overrides.into_iter().map(beside).find(|path| path.exists()));
     Ok(all)
+}
+
+/// The files that `COMPOSE_FILE` lists, in the environment or in the file of variables.
+fn compose_file(args: &ConvertArgs) -> Result<Option<Vec<PathBuf>>> {
+    let own = |name: &str| std::env::var(name).ok();
+    let usual = PathBuf::from(".env");
+    let files = match args.env_file.as_slice() {
+        [] if usual.exists() => std::slice::from_ref(&usual),
+        given => given,
+    };
+    let mut pairs = Vec::new();
+    for path in files {
+        let failed = || CliError::new(format!("could not read `{}`", path.display()));
+        let bytes = file::read_bounded(path, MAX_NAMED).map_err(|e| failed().because(e))?;
+        let found = interpolate::env_file(&String::from_utf8_lossy(&bytes), &own);
+        pairs.extend(found.map_err(|e| failed().because(e))?.pairs);
+    }
+    let of = |name: &str| {
+        let in_file = || pairs.iter().rev().find(|(known, _)| known == name);
+        own(name).or_else(|| Some(in_file()?.1.clone()))
+    };
+    let separator = of("COMPOSE_PATH_SEPARATOR").unwrap_or_else(|| ":".to_owned());
+    let listed = of("COMPOSE_FILE").filter(|listed| !listed.is_empty() && !separator.is_empty());
+    Ok(listed.map(|listed| listed.split(&separator).map(PathBuf::from).collect()))
 }
 
 /// A unit and the files of its folders (`web.container.d`, `container.d`); for such a folder, its files.

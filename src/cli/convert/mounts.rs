@@ -184,6 +184,9 @@ fn add(work: &Work<'_>, mount: &Mount, pod: &mut Pod, all: &mut Vec<Value>) {
         Ok(volume) => volume,
         Err(why) => return all.push(lost(why)),
     };
+    if mount.kind == "volume" && mount.source.is_empty() {
+        all.push(lost("it begins empty, without the image's files there"));
+    }
     let mut entry = Entries::new();
     set(&mut entry, "name", text(volume));
     set(&mut entry, "mountPath", text(target));
@@ -293,6 +296,10 @@ fn named(work: &Work<'_>, of: &Mount, pod: &mut Pod) -> Result<(String, bool), &
     let mut content = Entries::new();
     if external {
         let hint = format!("the volume {source} was made elsewhere: its data is to be copied");
+        content.push((COMMENT.to_owned(), text(hint)));
+    } else {
+        let hint =
+            "it begins empty: what the image has there, and its owner, are not copied into it";
         content.push((COMMENT.to_owned(), text(hint)));
     }
     let hint = "compose has no size for it; this one is the limit"

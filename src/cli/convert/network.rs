@@ -3,7 +3,11 @@
 use super::tree::{Entries, entries, map, scalar, scalars, set, text, texts};
 use super::words::object_name;
 use super::work::{Pod, Work};
+use crate::spec::names;
 use crate::spec::value::Value;
+
+/// The longest name that a kernel takes.
+const MAX_HOST: usize = 64;
 
 pub(super) fn network(work: &Work<'_>, service: &Value, pod: &mut Pod) {
     match scalar(service, "network_mode").as_deref() {
@@ -17,9 +21,16 @@ pub(super) fn network(work: &Work<'_>, service: &Value, pod: &mut Pod) {
     }
     if let Some(host) = scalar(service, "hostname").filter(|host| !host.is_empty()) {
         let name = object_name(&host);
-        match name == host {
-            true => pod.share(work, "hostname", text(host)),
-            false => pod.spec.push(work.lost_entry(&format!("hostname: {host}"))),
+        match (
+            name == host,
+            names::dns_subdomain(&host).is_none() && host.len() <= MAX_HOST,
+        ) {
+            (true, _) => pod.share(work, "hostname", text(host)),
+            (false, true) => pod.share(work, "hostnameOverride", text(host)),
+            (false, false) => {
+                let what = format!("hostname: {host}: it may have letters, digits, `-` and dots");
+                pod.spec.push(work.lost_entry(&what));
+            }
         }
     }
     if scalar(service, "domainname").is_some() {
@@ -129,7 +140,11 @@ fn hosts(work: &Work<'_>, service: &Value, pod: &mut Pod) {
                 ("hostnames", texts([name.to_owned()])),
             ])),
             Err(_) => {
-                let what = format!("extra_hosts: {entry}: only addresses can be given");
+                let remedy = match ip {
+                    "host-gateway" => "write an address of the node in its place",
+                    _ => "only addresses can be given",
+                };
+                let what = format!("extra_hosts: {entry}: {remedy}");
                 aliases.push(work.lost(&what));
             }
         }

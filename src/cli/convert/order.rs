@@ -62,6 +62,18 @@ fn depends_on(service: &Value) -> Vec<(String, Condition)> {
     names.map(|name| (name, Condition::default())).collect()
 }
 
+/// Whether nothing is known of how a service is checked.
+pub(super) fn test_is_missing(service: &Value) -> bool {
+    let check = service.get("healthcheck");
+    check.is_none_or(|check| check.get("test").is_none())
+}
+
+pub(super) fn counts_as_healthy(name: &str) -> String {
+    format!(
+        "depends_on: {name}: what is checked is not written here (an image's own check is not known): it counts as healthy once it runs"
+    )
+}
+
 /// What a pod waits for before it starts.
 #[derive(Default)]
 pub(super) struct Waits {
@@ -113,6 +125,10 @@ impl Waits {
                 }
                 _ => "",
             };
+            if condition.kind == "service_healthy" && test_is_missing(plan.services[key]) {
+                let what = counts_as_healthy(&name);
+                self.lost.push(work.lost_entry(&what));
+            }
             let again = if condition.again { "?again" } else { "" };
             let item = format!("{own}{object}{ready}{again}");
             if self.items.len() == MAX_AFTER {

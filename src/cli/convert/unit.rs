@@ -18,7 +18,7 @@ pub(super) struct Unit {
     pub(super) name: String,
     pub(super) kind: String,
     pub(super) keys: Vec<(String, String, String)>,
-    /// The specifiers that nothing is known of here, each once.
+    /// The specifiers and variables that nothing is known of here, each once.
     pub(super) unknown: Vec<String>,
 }
 
@@ -66,6 +66,7 @@ impl Unit {
                 name.clone_into(&mut section);
             } else if let Some((key, value)) = line.split_once('=') {
                 // The values become words of a program's command line in a service, where `$$` stands for `$`.
+                self.note_variables(value);
                 let value = self.replaced(value.trim()).replace("$$", "$");
                 let key = key.trim();
                 if value.is_empty() {
@@ -79,6 +80,27 @@ impl Unit {
             }
         }
         Ok(())
+    }
+
+    /// Notes the variables that systemd would put into the command line.
+    fn note_variables(&mut self, value: &str) {
+        let literal = value.replace("$$", "");
+        for part in literal.split('$').skip(1) {
+            let inner = part.strip_prefix('{');
+            let name = inner.unwrap_or(part);
+            let end = name.find(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+            let name = &name[..end.unwrap_or(name.len())];
+            if !name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
+                continue;
+            }
+            let variable = match inner {
+                Some(_) => format!("${{{name}}}"),
+                None => format!("${name}"),
+            };
+            if !self.unknown.contains(&variable) {
+                self.unknown.push(variable);
+            }
+        }
     }
 
     /// A value with the specifiers of systemd that are the same on every machine, for services of the system.

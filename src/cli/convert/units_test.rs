@@ -145,6 +145,24 @@ fn what_is_no_container_becomes_none_and_drop_ins_belong_to_their_units() {
 }
 
 #[test]
+fn variables_of_services_are_named() {
+    let unit = units(&[(
+        "a.container",
+        "[Container]\nImage=i\nVolume=${UPLOADS}:/data\nExec=$ARGS run $$HOME\n",
+    )])
+    .unwrap();
+    check(
+        "unit",
+        &unit,
+        &[
+            "a.container: ${UPLOADS}: it stays",
+            "a.container: $ARGS: it stays",
+        ],
+        &["$HOME: it"],
+    );
+}
+
+#[test]
 fn options_of_commands_take_their_values() {
     for (option, wanted) in [
         ("--device-cgroup-rule 'c 188:* rmw'", "--device-cgroup-rule"),

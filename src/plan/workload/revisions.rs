@@ -265,6 +265,8 @@ impl Histories {
         let number = history.revisions.last().map_or(0, |last| last.number) + 1;
         let known = history.revisions.iter().position(|r| r.hash == read.hash);
         let before = known.map(|at| history.revisions.remove(at));
+        // Most have one: no room for more is kept.
+        history.revisions.reserve_exact(1);
         history.revisions.push(match before {
             Some(before) => Revision {
                 number,
