@@ -75,10 +75,17 @@ fn a_pod_without_room_is_held_and_admitted_when_there_is_some() {
             .unwrap_or_default()
             .to_owned()
     };
-    let held = agent.wait_pod("b", |pod| {
+    let deadline = std::time::Instant::now() + common::PATIENCE;
+    let held = loop {
+        let pod = agent.wait_pod("b", |pod| waits(pod, "OutOfcpu"));
+        // It may be written after the pod was shown.
         let written = fs::read_to_string(&holds).unwrap_or_default();
-        waits(pod, "OutOfcpu") && written.contains(&uid(pod))
-    });
+        if written.contains(&uid(&pod)) {
+            break pod;
+        }
+        assert!(std::time::Instant::now() < deadline, "not kept: {written}");
+        std::thread::sleep(Duration::from_millis(20));
+    };
     std::thread::sleep(Duration::from_millis(1100)); // Times are shown in whole seconds.
     agent.kill_and_restart();
     let again = agent.wait_pod("b", |pod| waits(pod, "OutOfcpu"));

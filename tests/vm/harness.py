@@ -140,6 +140,9 @@ def make_parts(cache, arch):
     recipe.update(b"disks 1")
     if arch != "amd64":
         recipe.update(arch.encode())
+    page = str(ARCHITECTURES[arch].page_kb << 10)
+    if page != "4096":
+        recipe.update(page.encode())
     parts, stamp = cache / "image", cache / "image" / "recipe"
     if stamp.exists() and stamp.read_text() == recipe.hexdigest():
         return parts
@@ -148,7 +151,7 @@ def make_parts(cache, arch):
     subprocess.run([script, parts, cache / "debs", *([] if arch == "amd64" else [arch])], check=True)
     for name, size, make in [
         ("data.img", "1G", ["mkfs.ext4", "-q", "-F", "-L", "coracle-data"]),
-        ("swap.img", "512M", ["mkswap", "-q", "-L", "coracle-swap"]),
+        ("swap.img", "512M", ["mkswap", "-q", "-p", page, "-L", "coracle-swap"]),
     ]:
         subprocess.run(["truncate", "-s", size, parts / name], check=True)
         subprocess.run([*make, parts / name], check=True)

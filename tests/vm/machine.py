@@ -24,6 +24,8 @@ class Architecture:
     qemu: tuple
     console: str
     memory_mb: int = 768
+    # The kernel's pages.
+    page_kb: int = 4
     # All limits of time are longer by this factor.
     slow: int = 3
 
@@ -33,8 +35,8 @@ ARCHITECTURES = {
     "amd64": Architecture(("qemu-system-x86_64", "-cpu", "Nehalem"), "ttyS0", slow=1),
     "arm64": Architecture(("qemu-system-aarch64", "-M", "virt", "-cpu", "cortex-a72"), "ttyAMA0"),
     # Not every processor has pages of 16 KB; they take more memory.
-    "arm64-16k": Architecture(("qemu-system-aarch64", "-M", "virt", "-cpu", "max"), "ttyAMA0", memory_mb=1280),
-    "arm64-64k": Architecture(("qemu-system-aarch64", "-M", "virt", "-cpu", "cortex-a72"), "ttyAMA0", memory_mb=2048),
+    "arm64-16k": Architecture(("qemu-system-aarch64", "-M", "virt", "-cpu", "max"), "ttyAMA0", memory_mb=1280, page_kb=16),
+    "arm64-64k": Architecture(("qemu-system-aarch64", "-M", "virt", "-cpu", "cortex-a72"), "ttyAMA0", memory_mb=1024, page_kb=64),
     # Its kernel finds a PCI bus in the first 4 GB only.
     "armhf": Architecture(("qemu-system-arm", "-M", "virt,highmem=off", "-cpu", "cortex-a15"), "ttyAMA0"),
     "riscv64": Architecture(("qemu-system-riscv64", "-M", "virt"), "ttyS0"),
