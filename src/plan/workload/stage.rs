@@ -144,13 +144,19 @@ impl<'s> Stage<'s> {
         self.old.iter().filter(live)
     }
 
-    /// The first `limit` of the new pods; those that exist count first.
+    /// The first `limit` of the new pods; those that exist and stay count first.
     fn first_new(&self, limit: usize) -> Vec<&Arc<PodSpec>> {
-        let here = self.new.iter().filter(|new| new.here.is_some()).count();
+        // One that was deleted comes again only if there is room: a node shutdown that was cancelled may have brought back
+        // more than there should be.
+        let stays = |new: &New<'_>| {
+            let here = new.here.as_ref();
+            here.is_some_and(|here| here.pod.stopping().is_none())
+        };
+        let here = self.new.iter().filter(|new| stays(new)).count();
         let mut more = limit.saturating_sub(here);
         let mut chosen = Vec::new();
         for new in &self.new {
-            if new.here.is_none() {
+            if !stays(new) {
                 if more == 0 {
                     continue;
                 }

@@ -152,14 +152,13 @@ impl Sim {
             }
             WorkloadKind::Job => {
                 let (completions, parallelism) = (1 + rng.below(3), 1 + rng.below(2));
-                let (index, policy) = match rng.chance(50) {
-                    // One of several indexes is enough.
-                    true if completions > 2 => (
+                let (index, policy) = match rng.below(4) {
+                    0 => ("  completionMode: Indexed\n", "Never"),
+                    1 => (
                         "  completionMode: Indexed\n  successPolicy: {rules: [{succeededCount: 1}]}\n",
                         "Never",
                     ),
-                    true => ("  completionMode: Indexed\n", "Never"),
-                    false => ("", "OnFailure"),
+                    _ => ("", "OnFailure"),
                 };
                 let suspend = rng.chance(10);
                 let container = if letter == 'c' { "x" } else { "j" };
