@@ -121,7 +121,7 @@ pub fn row(kind: WorkloadKind, object: &Value, now: Timestamp) -> Vec<String> {
 pub fn job_status(job: &Value) -> &str {
     let conditions = job["status"]["conditions"].as_array();
     let conditions = conditions.into_iter().flatten();
-    // The last one is how it ended: those before it say that it would.
+    // `SuccessCriteriaMet` and `FailureTarget` come before the condition that tells how the Job ended.
     let mut conditions = conditions.filter(|one| one["status"] == "True");
     let condition = conditions.next_back();
     let condition = condition.and_then(|one| one["type"].as_str());

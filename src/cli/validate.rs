@@ -139,7 +139,7 @@ fn add_circles(reports: &mut [(Report, Documents)]) {
     }
 }
 
-/// Adds to the reports of a directory's files what another one defines already: the agent takes the first one.
+/// Reports objects that an earlier file of the directory defines already: the agent takes the first one.
 fn add_conflicts(reports: &mut [(Report, Documents)]) {
     for index in 1..reports.len() {
         let (earlier, rest) = reports.split_at_mut(index);

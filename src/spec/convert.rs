@@ -89,7 +89,7 @@ pub struct Documents {
 }
 
 impl Documents {
-    /// What is accepted without effect, with the object that says it where that is not part of the sentence; each once.
+    /// Returns all warnings, each once, with the object they are about.
     pub fn all_warnings(&self) -> Vec<String> {
         let of_pod = |pod: &PodSpec| match &pod.workload {
             Some(workload) => format!("{workload}: spec.template."),

@@ -95,7 +95,7 @@ impl<'r> Document<'r> {
             of.map_or("v1", WorkloadKind::version).to_owned()
         }));
         let single = kind.strip_suffix("List").unwrap_or(&kind);
-        // Programs in a cluster have kinds of their own whose names are those of others, such as Knative's `Service`.
+        // Custom kinds may have the names of built-in ones, such as Knative's `Service`.
         let known = kinds::READ.contains(&kind.as_str()) || kinds::READ.contains(&single);
         if let Some(version) = version.as_deref().filter(|v| known && kinds::is_custom(v)) {
             return kinds::passed_over(&kind, version, &path.field("kind"), self.report);

@@ -36,7 +36,7 @@ pub enum Families {
     First,
     /// `SingleStack` with `IPv4` or `IPv6`.
     Only {
-        /// It is `IPv6`.
+        /// `IPv6`, not `IPv4`.
         v6: bool,
     },
     /// `PreferDualStack` or `RequireDualStack`.
@@ -44,7 +44,8 @@ pub enum Families {
 }
 
 impl Families {
-    /// The addresses that the service has of these, of which the first decides what is first; all where it had none.
+    /// Returns those of the addresses that the service has; all of them if none is of its family. The first address
+    /// decides which family is the node's first.
     pub fn of(self, addresses: &[IpAddr]) -> Vec<IpAddr> {
         let v6 = match (self, addresses.first()) {
             (Self::Only { v6 }, _) => v6,

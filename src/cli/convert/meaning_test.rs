@@ -30,7 +30,7 @@ fn names_checks_and_volumes_that_differ_are_carried_over_or_named() {
             "hostnameOverride: mail.example.com",
             "volume /code/node_modules: it begins empty",
             "# it begins empty: what the image has there",
-            "depends_on: db: what is checked is not written here",
+            "depends_on: db: it has no `healthcheck` here",
             "host-gateway: write an address of the node in its place",
         ],
         &["hostname: mail"],

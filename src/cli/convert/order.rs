@@ -70,7 +70,7 @@ pub(super) fn test_is_missing(service: &Value) -> bool {
 
 pub(super) fn counts_as_healthy(name: &str) -> String {
     format!(
-        "depends_on: {name}: what is checked is not written here (an image's own check is not known): it counts as healthy once it runs"
+        "depends_on: {name}: it has no `healthcheck` here, and an image's own is not read: it counts as healthy once it runs"
     )
 }
 

@@ -265,7 +265,7 @@ impl Histories {
         let number = history.revisions.last().map_or(0, |last| last.number) + 1;
         let known = history.revisions.iter().position(|r| r.hash == read.hash);
         let before = known.map(|at| history.revisions.remove(at));
-        // Most have one: no room for more is kept.
+        // Most documents have one revision: spare room would be kept for nothing.
         history.revisions.reserve_exact(1);
         history.revisions.push(match before {
             Some(before) => Revision {

@@ -146,8 +146,8 @@ impl<'s> Stage<'s> {
 
     /// The first `limit` of the new pods; those that exist and stay count first.
     fn first_new(&self, limit: usize) -> Vec<&Arc<PodSpec>> {
-        // One that was deleted comes again only if there is room: a node shutdown that was cancelled may have brought back
-        // more than there should be.
+        // A deleted pod comes back only if there is room. A cancelled node shutdown may restore more pods than there
+        // should be.
         let stays = |new: &New<'_>| {
             let here = new.here.as_ref();
             here.is_some_and(|here| here.pod.stopping().is_none())

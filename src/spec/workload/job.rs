@@ -472,7 +472,7 @@ pub(super) fn edition(pod: &Pod, job: &Job, metadata: &ObjectMeta) -> PodUid {
         (&metadata.labels, &metadata.annotations),
     ));
     let mut text = text.unwrap_or_default();
-    // Jobs without such a policy are the same as before there were any.
+    // Without a policy the text is that of versions that had none: their Jobs do not run again.
     if !job.success.is_empty() {
         text += &serde_json::to_string(&job.success).unwrap_or_default();
     }

@@ -323,7 +323,7 @@ fn some_indexes_are_enough_if_a_rule_says_so() {
             assert!(next.running().is_empty());
         }
     }
-    // Another policy is another edition: what it asks for was not achieved yet.
+    // With another policy the Job starts afresh.
     let mut world = World::new();
     world.read(&text);
     world.end("j-0-0", 0);

@@ -115,7 +115,7 @@ impl JobRecord {
             () if !self.failed_indexes.is_empty() && job.completions.is_some_and(over) => {
                 ("FailedIndexes", "Job has failed indexes")
             }
-            // As upstream: what makes the Job fail at the same time counts more.
+            // As upstream, a failure at the same time takes precedence.
             () => {
                 let message = format!("Matched rules at index {}", enough?);
                 return Some(succeeded("SuccessPolicy", message, now));
