@@ -25,6 +25,22 @@ fn cells(agent: &Agent, args: &[&str]) -> Vec<Vec<String>> {
 }
 
 #[test]
+fn an_ephemeral_volume_outlives_containers_and_ends_with_its_pod() {
+    let agent = Agent::start();
+    let volume = "  volumes:\n  - name: v\n    ephemeral: {volumeClaimTemplate: {spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}}\n";
+    let mount = "    volumeMounts: [{name: v, mountPath: /data}]\n";
+    agent.write("web.yaml", &shell_pod("web", SLEEP, volume, mount));
+    agent.wait_running("web");
+    assert_eq!(run(&agent, "web", "ls /data; echo kept >/data/file"), "");
+    agent.ok(&["restart", "web"]);
+    assert_eq!(run(&agent, "web", "cat /data/file"), "kept\n");
+    agent.ok(&["delete", "pod", "web"]);
+    agent.wait_running("web");
+    assert_eq!(run(&agent, "web", "ls /data"), "");
+    assert!(!agent.ok(&["get", "pvc"]).contains("web"));
+}
+
+#[test]
 fn data_of_a_claim_outlives_pods_files_agents_and_is_removed_on_request_only() {
     let agent = Agent::start();
     agent.write(
