@@ -35,6 +35,7 @@ fn service(name: &str, address: ServiceAddress) -> ServiceEntry {
             selector: BTreeMap::new(),
             address,
             ports: vec![port("http", 80), port("admin", 81)],
+            aliases: Vec::new(),
             with_unready: false,
             client_affinity: false,
             warnings: Vec::new(),

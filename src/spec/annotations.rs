@@ -4,7 +4,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::error::{Path, Report};
-use super::{after, backoff, device, pinned, rollback, suggest, swap, uid};
+use super::{after, aliases, backoff, device, pinned, rollback, suggest, swap, uid};
 
 /// The domain of coracle's annotations.
 const DOMAIN: &str = "coracle.dev";
@@ -26,14 +26,15 @@ pub(crate) const OF_PODS: [&str; 10] = [
     rollback::WITHIN,
 ];
 
-/// Annotations of services: none so far.
-pub(crate) const OF_SERVICES: [&str; 0] = [];
+/// Annotations of services.
+pub(crate) const OF_SERVICES: [&str; 1] = [aliases::ANNOTATION];
 
 /// Warns of unknown annotations and of labels in coracle's domain; `known` are the annotations of this kind of object.
 pub(crate) fn check(metadata: &ObjectMeta, known: &[&str], path: &Path<'_>, report: &Report) {
     let at = path.field("annotations");
     for key in metadata.annotations.iter().flatten().map(|(key, _)| key) {
-        let of_container = key.starts_with(device::OF_CONTAINER) && !known.is_empty();
+        let of_container =
+            key.starts_with(device::OF_CONTAINER) && known.contains(&device::ANNOTATION);
         if !known.contains(&key.as_str()) && !of_container {
             stranger(key, known, &at, report);
         }
@@ -66,6 +67,7 @@ fn stranger(key: &str, known: &[&str], path: &Path<'_>, report: &Report) {
     let advice = match suggest::nearest(name, &names) {
         Some(near) => format!("; did you mean `{DOMAIN}/{near}`?"),
         None if OF_PODS.contains(&key) => "; it is one of pods".to_owned(),
+        None if OF_SERVICES.contains(&key) => "; it is one of services".to_owned(),
         None => String::new(),
     };
     report.warn(

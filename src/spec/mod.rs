@@ -8,6 +8,7 @@
 //! line and column). Services go through `service_rules` instead of the last two.
 
 pub mod after;
+pub mod aliases;
 pub mod backoff;
 pub mod binding;
 pub mod cdi;

@@ -12,6 +12,9 @@ use super::{PodKey, Protocol};
 pub struct ServiceSpec {
     /// Namespace and name.
     pub key: PodKey,
+    /// Its further names in its namespace (annotation `coracle.dev/aliases`), in lower case. One that other services have
+    /// as well stands for all of them.
+    pub aliases: Vec<String>,
     /// Labels that a pod in the same namespace must have; empty: the service has no pods.
     pub selector: BTreeMap<String, String>,
     /// Address of the service.

@@ -11,7 +11,7 @@ use super::error::{Path, Report};
 use super::pod::PodKey;
 use super::service::{Families, ServiceAddress, ServiceDocument, ServiceSpec};
 use super::service_ports::ports;
-use super::{annotations, assemble, names};
+use super::{aliases, annotations, assemble, names};
 
 /// `spec.type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +43,9 @@ pub(crate) fn service(
     let client_affinity = affinity(spec, &at, report);
     policies(spec, &at, report);
     let families = families(spec);
+    let metadata = path.field("metadata");
+    let written = service.metadata.annotations.as_ref();
+    let aliases = aliases::of(written, &metadata.field("annotations"), report);
     idle(spec, kind, &at, report);
     let warnings = report.take_warnings();
     if !report.is_clean() {
@@ -53,6 +56,7 @@ pub(crate) fn service(
             namespace: service.metadata.namespace.clone().unwrap_or_default(),
             name: service.metadata.name.clone().unwrap_or_default(),
         },
+        aliases,
         selector,
         address,
         families,

@@ -283,6 +283,7 @@ fn zone() -> Zone {
             selector: BTreeMap::new(),
             address,
             ports: Vec::new(),
+            aliases: Vec::new(),
             with_unready: false,
             client_affinity: false,
             warnings: Vec::new(),

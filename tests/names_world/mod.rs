@@ -214,6 +214,7 @@ pub fn service(name: &str, address: ServiceAddress, endpoints: Vec<Endpoint>) ->
         selector: BTreeMap::new(),
         address,
         ports: vec![port],
+        aliases: Vec::new(),
         with_unready: false,
         client_affinity: false,
         warnings: Vec::new(),

@@ -1,5 +1,7 @@
 //! Name resolution by the resolvers that programs use: busybox, glibc, musl.
 
+use std::net::{IpAddr, Ipv4Addr};
+
 use crate::common::shell_pod;
 use crate::world::*;
 
@@ -62,6 +64,31 @@ fn every_resolver_finds_pods_and_services_by_short_and_long_names() {
         all_find(&world, "sql.default.svc.cluster.local", &ip);
         all_find(&world, "db-0.sql", &ip);
         all_find(&world, "db-0.sql.default.svc.cluster.local", &ip);
+    }
+}
+
+#[test]
+fn every_resolver_finds_aliases_and_the_node() {
+    let world = world(None);
+    let names = "coracle.dev/aliases: \"app_db, chat.example.com\"";
+    let service = format!(
+        "apiVersion: v1\nkind: Service\nmetadata:\n  name: sql\n  annotations: {{{names}}}\nspec:\n  clusterIP: None\n  selector: \
+         {{app: sql}}\n"
+    );
+    let pod = resolver_pod("db", "");
+    let pod = pod.replace("  name: db\n", "  name: db\n  labels: {app: sql}\n");
+    world
+        .agent
+        .write("db.yaml", &format!("{pod}---\n{service}"));
+    let ip = addresses(&world.agent.wait_running("db"))[0].to_string();
+    for name in ["sql", "app_db", "chat.example.com"] {
+        all_find(&world, name, &ip);
+    }
+    let any = [IpAddr::V4(Ipv4Addr::UNSPECIFIED)];
+    serve_on(world.node(), "node", &any, 7070);
+    for name in ["host.containers.internal", "host.docker.internal"] {
+        let (_, said) = exec(&world.agent, "client", &["busybox", "nc", name, "7070"]);
+        assert!(said.starts_with("node "), "{name}: {said}");
     }
 }
 

@@ -323,6 +323,7 @@ pub(crate) fn service(name: &str, with_unready: bool) -> ServiceSpec {
             target: TargetPort::Number(8080),
             node_port: None,
         }],
+        aliases: Vec::new(),
         with_unready,
         client_affinity: false,
         warnings: vec![],

@@ -89,9 +89,9 @@ fn pod<'p>(
     let object = &*plan.objects[name];
     let mut pod = Pod::default();
     set(&mut pod.labels, "app", text(object));
-    for (name, pods) in names {
-        if pods.len() > 1 && pods.iter().any(|pod| pod == object) {
-            set(&mut pod.labels, &names::label(name), text("true"));
+    for named in names {
+        if named.pods.len() > 1 && named.pods.iter().any(|pod| pod == object) {
+            set(&mut pod.labels, &names::label(&named.name), text("true"));
         }
     }
     if let Some(project) = &shared.project.name {

@@ -9,10 +9,11 @@ use crate::spec::value::Value;
 /// Adds the container's variables; those of files go into a ConfigMap.
 pub(super) fn environment(work: &Work<'_>, service: &Value, container: &mut Entries) {
     let mut all = Vec::new();
+    let mut absent = Vec::new();
     for (name, value) in pairs(service.get("environment")) {
         let known = value.or_else(|| (work.shared.source.variable)(&name));
         let Some(value) = known else {
-            all.push(work.lost(&format!("environment: {name}: it has no value here")));
+            absent.push(name);
             continue;
         };
         let same = |item: &Value| item.get("name") == Some(&text(&*name));
@@ -21,6 +22,15 @@ pub(super) fn environment(work: &Work<'_>, service: &Value, container: &mut Entr
             ("name", text(name)),
             ("value", text(literal(&value))),
         ]));
+    }
+    if !absent.is_empty() {
+        let of = if absent.len() == 1 {
+            "it has"
+        } else {
+            "they have"
+        };
+        let what = format!("environment: {}: {of} no value here", absent.join(", "));
+        all.push(work.lost(&what));
     }
     // Secrets that podman gives as variables.
     for item in items(service.get("x-secret-env")) {

@@ -318,10 +318,16 @@ fn finish(args: &ConvertArgs, output: &Output, failed: impl Fn() -> CliError) ->
     let texts = output.texts();
     let whole: Vec<&str> = texts.iter().map(|(_, text)| &**text).collect();
     let whole = whole.join("---\n");
-    let report = validate::validate_bytes("converted", whole.as_bytes());
-    if !report.errors.is_empty() {
+    // An error names the pod whose file it is in; what two files contradict each other in, only the whole shows.
+    let check = |name: &str, text: &str| validate::validate_bytes(name, text.as_bytes()).errors;
+    let of_file = |(name, text): &(String, String)| check(&format!("manifest of {name}"), text);
+    let mut errors: Vec<String> = texts.iter().flat_map(of_file).collect();
+    if errors.is_empty() {
+        errors = check("manifests", &whole);
+    }
+    if !errors.is_empty() {
         let because = |error: CliError, why: &String| error.because(why);
-        let error = report.errors.iter().fold(failed(), because);
+        let error = errors.iter().fold(failed(), because);
         return Err(
             error.hint("the manifests would not be valid: change this before the conversion")
         );

@@ -1,9 +1,10 @@
 //! The names by which the services of a project find each other.
 
 use super::plan::Plan;
-use super::tree::{entries, map, pairs, scalar, scalars, text};
+use super::tree::{entries, map, pairs, scalar, scalars, set, text};
 use super::words::object_name;
 use super::work::Shared;
+use crate::spec::aliases;
 use crate::spec::value::Value;
 
 /// A pod of the project: its name, and the services in it.
@@ -12,19 +13,48 @@ pub(super) struct Group<'p> {
     pub(super) members: Vec<&'p str>,
 }
 
-/// A name, and the pods that have it. One at least.
-pub(super) type Named = (String, Vec<String>);
+/// A Service by which pods are reached.
+pub(super) struct Named {
+    pub(super) name: String,
+    /// Names that it has beside its own: those that Kubernetes does not allow.
+    aliases: Vec<String>,
+    /// One at least.
+    pub(super) pods: Vec<String>,
+}
 
-/// The names by which pods are reached.
+/// The Services by which pods are reached.
 pub(super) fn all(shared: &Shared<'_>, plan: &Plan<'_>, groups: &[Group<'_>]) -> Vec<Named> {
-    let mut all: Vec<Named> = Vec::new();
+    let mut wanted: Vec<(String, Vec<String>)> = Vec::new();
     for group in groups {
         for name in names(shared, plan, group) {
-            match all.iter_mut().find(|(known, _)| *known == name) {
+            match wanted.iter_mut().find(|(known, _)| *known == name) {
+                Some((_, pods)) if pods.contains(&group.pod) => {}
                 Some((_, pods)) => pods.push(group.pod.clone()),
-                None => all.push((name, vec![group.pod.clone()])),
+                None => wanted.push((name, vec![group.pod.clone()])),
             }
         }
+    }
+    let (allowed, others): (Vec<_>, Vec<_>) = wanted
+        .into_iter()
+        .partition(|(name, _)| object_name(name) == *name);
+    let of = |(name, pods)| Named {
+        name,
+        aliases: Vec::new(),
+        pods,
+    };
+    let mut all: Vec<Named> = allowed.into_iter().map(of).collect();
+    for (alias, pods) in others {
+        let has_room = |named: &Named| named.pods == pods && named.aliases.len() < aliases::MAX;
+        let position = all.iter().position(has_room);
+        let position = position.unwrap_or_else(|| {
+            let wish = object_name(&alias);
+            let is_free = |name: &String| !all.iter().any(|named| named.name == *name);
+            let numbered = (2..).map(|number| format!("{wish}-{number}"));
+            let name = std::iter::once(wish.clone()).chain(numbered).find(is_free);
+            all.push(of((name.unwrap_or(wish), pods)));
+            all.len() - 1
+        });
+        all[position].aliases.push(alias);
     }
     all
 }
@@ -34,12 +64,11 @@ pub(super) fn label(name: &str) -> String {
     format!("alias-{name}")
 }
 
+/// The names that the pod of a group has, in lower case.
 fn names(shared: &Shared<'_>, plan: &Plan<'_>, group: &Group<'_>) -> Vec<String> {
-    let pod = &*group.pod;
     let mut names: Vec<String> = Vec::new();
     for member in &group.members {
         let service = plan.services[member];
-        let lost = |what: &str| shared.lost(member, what);
         let mut wanted = Vec::new();
         if plan.services.len() > 1 {
             wanted.push((*member).to_owned());
@@ -64,19 +93,25 @@ fn names(shared: &Shared<'_>, plan: &Plan<'_>, group: &Group<'_>) -> Vec<String>
         wanted.extend(default.filter(|name| is_spoken_of(plan, name)));
         // A variable that is not set.
         wanted.retain(|name| !name.is_empty());
-        for (number, name) in wanted.iter().enumerate() {
-            let instead = object_name(name);
-            let known = names.contains(&instead) || instead == pod;
-            if instead != *name && (number == 0 || !known || is_spoken_of(plan, name)) {
-                lost(&format!("the name {name}: others reach it as `{instead}`"));
+        for name in &wanted {
+            // Names are the same in any case.
+            let mut as_written = name.to_ascii_lowercase();
+            if !aliases::is_valid(name) {
+                as_written = object_name(name);
+                let what = format!("the name {name}: others reach it as `{as_written}`");
+                shared.lost(member, &what);
             }
-            let other = plan.objects.iter().find(|(_, object)| **object == instead);
+            let other = plan
+                .objects
+                .iter()
+                .find(|(_, object)| **object == as_written);
             match other {
                 Some((other, _)) if !group.members.contains(other) => {
-                    lost(&format!("the name {name}: the service `{other}` has it"));
+                    let what = format!("the name {name}: the service `{other}` has it");
+                    shared.lost(member, &what);
                 }
-                _ if names.contains(&instead) => {}
-                _ => names.push(instead),
+                _ if names.contains(&as_written) => {}
+                _ => names.push(as_written),
             }
         }
     }
@@ -85,26 +120,37 @@ fn names(shared: &Shared<'_>, plan: &Plan<'_>, group: &Group<'_>) -> Vec<String>
 
 /// Headless Services, by which the others find a pod at all of its ports: one for each name that it is the first to have.
 pub(super) fn services(shared: &Shared<'_>, names: &[Named], pod: &str) -> Vec<Value> {
-    let own = names.iter().filter(|(_, pods)| pods[0] == pod);
-    let made = own.map(|(name, pods)| {
-        let selector = match &pods[..] {
-            [_] => map([("app", text(pod))]),
-            _ => Value::Map(vec![(label(name), text("true"))]),
-        };
-        map([
-            ("apiVersion", text("v1")),
-            ("kind", text("Service")),
-            ("metadata", Value::Map(shared.metadata(name))),
-            (
-                "spec",
-                map([
-                    ("clusterIP", text("None")),
-                    ("publishNotReadyAddresses", Value::Bool(true)),
-                    ("selector", selector),
-                ]),
-            ),
-        ])
-    });
+    let own = names.iter().filter(|named| named.pods[0] == pod);
+    let made = own.map(
+        |Named {
+             name,
+             aliases,
+             pods,
+         }| {
+            let selector = match &pods[..] {
+                [_] => map([("app", text(pod))]),
+                _ => Value::Map(vec![(label(name), text("true"))]),
+            };
+            let mut metadata = shared.metadata(name);
+            if !aliases.is_empty() {
+                let annotation = map([(aliases::ANNOTATION, text(aliases.join(", ")))]);
+                set(&mut metadata, "annotations", annotation);
+            }
+            map([
+                ("apiVersion", text("v1")),
+                ("kind", text("Service")),
+                ("metadata", Value::Map(metadata)),
+                (
+                    "spec",
+                    map([
+                        ("clusterIP", text("None")),
+                        ("publishNotReadyAddresses", Value::Bool(true)),
+                        ("selector", selector),
+                    ]),
+                ),
+            ])
+        },
+    );
     made.collect()
 }
 

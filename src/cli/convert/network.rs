@@ -3,6 +3,7 @@
 use super::tree::{Entries, entries, map, scalar, scalars, set, text, texts};
 use super::words::object_name;
 use super::work::{Pod, Work};
+use crate::network::names::NODE_NAMES;
 use crate::spec::names;
 use crate::spec::value::Value;
 
@@ -69,6 +70,17 @@ pub(super) fn network(work: &Work<'_>, service: &Value, pod: &mut Pod) {
             Value::List(options.iter().map(option).collect()),
         );
     }
+    if dns.iter().any(|(key, _)| key == "nameservers") {
+        match work.shared.project.services.len() {
+            // No names of others are needed.
+            1 => pod.share(work, "dnsPolicy", text("None")),
+            _ => {
+                let what = "dns: these servers are asked only if the node's own do not answer; `dnsPolicy: None` has \
+                            them alone, without the names of other pods";
+                pod.spec.push(work.lost_entry(what));
+            }
+        }
+    }
     if !dns.is_empty() {
         pod.share(work, "dnsConfig", Value::Map(dns));
     }
@@ -121,15 +133,20 @@ pub(super) fn extra_hosts(value: Option<&Value>) -> Vec<String> {
     }
 }
 
-/// `extra_hosts` as host aliases; the address of the host is not known here.
+/// `extra_hosts` as host aliases. The address of the node is not known here, but pods know two names of it.
 fn hosts(work: &Work<'_>, service: &Value, pod: &mut Pod) {
     let mut aliases: Vec<Value> = Vec::new();
+    let is_of_host = scalar(service, "network_mode").as_deref() == Some("host");
     for entry in extra_hosts(service.get("extra_hosts")) {
         let (name, ip) = entry
             .split_once('=')
             .or_else(|| entry.split_once(':'))
             .unwrap_or((&entry, ""));
-        let ip = ip.trim_start_matches('[').trim_end_matches(']');
+        let ip = match ip.trim_start_matches('[').trim_end_matches(']') {
+            "host-gateway" if is_of_host => "127.0.0.1",
+            "host-gateway" if NODE_NAMES.contains(&name) => continue,
+            ip => ip,
+        };
         match ip.parse::<std::net::IpAddr>() {
             Ok(_) if fixed_address(&work.shared.project.services, ip).is_some() => {
                 let what = format!("extra_hosts: {entry}: a fixed address; use the name");
@@ -141,7 +158,9 @@ fn hosts(work: &Work<'_>, service: &Value, pod: &mut Pod) {
             ])),
             Err(_) => {
                 let remedy = match ip {
-                    "host-gateway" => "write an address of the node in its place",
+                    "host-gateway" => {
+                        "write an address of the node in its place, or use the name host.containers.internal"
+                    }
                     _ => "only addresses can be given",
                 };
                 let what = format!("extra_hosts: {entry}: {remedy}");

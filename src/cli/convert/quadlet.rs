@@ -429,6 +429,8 @@ fn container(unit: &Unit, units: &[Unit]) -> Result<Entries, String> {
         return Err(of("it has no `Image`".to_owned()));
     }
     match unit.last("Service", "Restart") {
+        // podman itself restarts it (`PodmanArgs=--restart=always`).
+        None | Some("no") if service.iter().any(|(key, _)| key == "restart") => {}
         None | Some("no") => set(&mut service, "restart", text("no")),
         Some("on-failure" | "on-abnormal" | "on-abort" | "on-watchdog") => {
             set(&mut service, "restart", text("on-failure"));

@@ -62,6 +62,7 @@ fn service(
             selector: BTreeMap::new(),
             address,
             ports,
+            aliases: Vec::new(),
             with_unready: false,
             client_affinity: false,
             warnings: Vec::new(),
@@ -106,7 +107,7 @@ fn zone() -> Zone {
     let many = (0..100)
         .map(|n| endpoint("default/web-1", None, &format!("10.88.1.{n}"), &[Some(80)]))
         .collect();
-    let services = vec![
+    let mut services = vec![
         service(
             "default/web",
             ServiceAddress::Any,
@@ -130,6 +131,14 @@ fn zone() -> Zone {
         external("default/near", "web.default.svc.cluster.local"),
         external("default/loop", "loop.default.svc.cluster.local"),
     ];
+    for (at, names) in [
+        (0, &["shared"][..]),
+        (1, &["app_db", "chat.example.com", "shared"]),
+        (2, &["also-none"]),
+    ] {
+        let names = names.iter().map(|name| (*name).to_owned());
+        Arc::make_mut(&mut services[at].spec).aliases = names.collect();
+    }
     let addresses = BTreeMap::from([(key("default/web"), ips("10.99.0.1 fd99::1"))]);
     let mut zone = Zone::new("cluster.local", &ClusterView { pods, services }, &addresses);
     zone.set_name_servers(&ips("10.88.0.1"));
@@ -316,6 +325,54 @@ fn headless_services_stand_for_their_pods() {
         ("none.default.svc.~", Rtype::A, NO_NAME),
     ];
     check(&cases);
+}
+
+#[test]
+fn aliases_stand_for_all_services_that_have_them() {
+    let cases = [
+        (
+            "App_DB.default.svc.~",
+            Rtype::A,
+            "NOERROR | App_DB.default.svc.~ A 10.88.0.2; App_DB.default.svc.~ A 10.88.0.3; | |",
+        ),
+        (
+            "chat.example.com.default.svc.~",
+            Rtype::AAAA,
+            "NOERROR | chat.example.com.default.svc.~ AAAA fd00::2; | |",
+        ),
+        // Names in between exist, and no other namespace has them.
+        ("example.com.default.svc.~", Rtype::A, NODATA),
+        ("app_db.ops.svc.~", Rtype::A, NO_NAME),
+        ("chat.example.com", Rtype::A, "forward"),
+        (
+            "shared.default.svc.~",
+            Rtype::A,
+            "NOERROR | shared.default.svc.~ A 10.99.0.1; shared.default.svc.~ A 10.88.0.2; shared.default.svc.~ A 10.88.0.3; | |",
+        ),
+        ("also-none.default.svc.~", Rtype::A, NO_NAME),
+    ];
+    check(&cases);
+}
+
+#[test]
+fn pods_know_their_node_as_those_of_podman_and_docker_do() {
+    let cases = [
+        (
+            "host.containers.internal",
+            Rtype::A,
+            "NOERROR | host.containers.internal A 10.88.0.1; | |",
+        ),
+        (
+            "Host.Docker.internal",
+            Rtype::A,
+            "NOERROR | Host.Docker.internal A 10.88.0.1; | |",
+        ),
+        ("docker.internal", Rtype::A, "forward"),
+        ("host.docker.internal.default.svc.~", Rtype::A, NO_NAME),
+    ];
+    check(&cases);
+    let nodata = said("host.docker.internal", Rtype::AAAA);
+    assert!(nodata.starts_with("NOERROR | | "), "{nodata}");
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::spec::cluster::{ClusterView, Endpoint, ServiceEntry};
+use crate::spec::service::Families;
 use crate::spec::{PodKey, Protocol, ServiceAddress};
 
 /// A name in wire format, as written in a manifest.
@@ -12,6 +13,9 @@ pub(super) type Name = domain::base::Name<Vec<u8>>;
 
 /// Labels below the cluster's domain with the addresses of the name server itself.
 const NAME_SERVER: &str = "ns.dns";
+
+/// The names by which podman's and docker's containers know their node.
+pub const NODE_NAMES: [&str; 2] = ["host.containers.internal", "host.docker.internal"];
 
 /// One record of a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,15 +72,26 @@ impl Zone {
         for service in &view.services {
             zone.add_service(service, services.get(&service.spec.key));
         }
+        zone.add_aliases(view);
         zone.add_pod_pointers(view);
         zone
     }
 
-    /// Sets the addresses of the name server, which the zone's NS record names.
+    /// Sets the addresses of the name server, which are the node's: the zone's NS record names them, and pods know the
+    /// node by them.
     pub(super) fn set_name_servers(&mut self, addresses: &[IpAddr]) {
         if let Some(key) = self.full_name(NAME_SERVER).map(|name| key(&name)) {
             self.names
                 .insert(key, addresses.iter().map(address).collect());
+        }
+        if self.apex.is_none() || addresses.is_empty() {
+            return;
+        }
+        // Servers of the node that are reached by these names mostly have no IPv6.
+        let one = Families::First.of(addresses);
+        for name in NODE_NAMES.into_iter().filter_map(parse) {
+            let records = one.iter().map(address).collect();
+            self.names.insert(key(&name), records);
         }
     }
 
@@ -182,6 +197,29 @@ impl Zone {
                     self.add_srv(owner, &port.name, port.protocol, data);
                 }
             }
+        }
+    }
+
+    /// Aliases of services (annotation `coracle.dev/aliases`) have the records of all services that ask for them, as in
+    /// docker and podman; a service of that name is one of these.
+    fn add_aliases(&mut self, view: &ClusterView) {
+        let mut found: Vec<(String, Vec<Data>)> = Vec::new();
+        for ServiceEntry { spec, .. } in &view.services {
+            let PodKey { namespace, name } = &spec.key;
+            if spec.aliases.is_empty() {
+                continue;
+            }
+            let owner = self.full_name(&format!("{name}.{namespace}.svc"));
+            // A service without endpoints has no name, so its aliases have none.
+            let Some(records) = owner.and_then(|owner| self.get(&key(&owner))) else {
+                continue;
+            };
+            for alias in &spec.aliases {
+                found.push((format!("{alias}.{namespace}.svc"), records.to_vec()));
+            }
+        }
+        for (alias, records) in found {
+            self.add(&alias, records);
         }
     }
 
