@@ -30,7 +30,7 @@ pub(crate) async fn patch_node(
         let found = context.store.get(Kind::Nodes, &key);
         found.ok_or_else(|| ApiError::not_found("nodes", name))
     };
-    let mut node: Value = serde_json::from_slice(&shown()?.json).unwrap_or_default();
+    let mut node: Value = serde_json::from_slice(&shown()?.json()).unwrap_or_default();
     let wanted = wanted(kind, &node, request.body())?;
     if let Some(on) = wanted {
         if dry_run {
@@ -39,7 +39,7 @@ pub(crate) async fn patch_node(
         }
         ask(context, |reply| Command::SetCordon { on, reply }).await?;
     }
-    Ok(json(shown()?.json.clone()))
+    Ok(json(shown()?.json()))
 }
 
 /// The field of a node that can be patched.

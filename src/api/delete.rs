@@ -78,12 +78,12 @@ pub(super) async fn delete(
     })
     .await?;
     let shown = context.store.get(Kind::Pods, &key);
-    Ok(shown.unwrap_or(object).json.clone())
+    Ok(shown.unwrap_or(object).json())
 }
 
 /// The pod as it would be shown while it terminates.
 fn rehearsed(object: &Object, grace: Option<u64>) -> String {
-    let mut pod: Value = serde_json::from_slice(&object.json).unwrap_or_default();
+    let mut pod: Value = serde_json::from_slice(&object.json()).unwrap_or_default();
     let own = pod["spec"]["terminationGracePeriodSeconds"].as_u64();
     if pod["metadata"]["deletionTimestamp"].is_null() {
         let seconds = grace.or(own).unwrap_or(30);

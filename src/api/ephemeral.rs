@@ -35,7 +35,7 @@ pub(crate) async fn answer(
     let key = (namespace.to_owned(), name.to_owned());
     let missing = || ApiError::not_found("pods", name);
     let object = context.store.get(Kind::Pods, &key).ok_or_else(missing)?;
-    let mut current: Value = serde_json::from_slice(&object.json)
+    let mut current: Value = serde_json::from_slice(&object.json())
         .map_err(|error| ApiError::internal(format!("the stored pod is not JSON: {error}")))?;
     let metadata = &body["metadata"];
     for (field, at) in [
@@ -71,7 +71,7 @@ pub(crate) async fn answer(
         return Ok(json_reply(current.to_string()));
     }
     let shown = context.store.get(Kind::Pods, &key).ok_or_else(missing)?;
-    Ok(json_reply(shown.json.clone()))
+    Ok(json_reply(shown.json()))
 }
 
 /// Checks that the body changes nothing but ephemeral containers. A whole pod (PUT) has been through a client's types,

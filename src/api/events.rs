@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
@@ -78,7 +79,7 @@ impl ObjectKind {
 #[derive(Debug, Default)]
 pub(crate) struct EventRing {
     /// The node's name.
-    pub(crate) host: String,
+    pub(crate) host: Arc<str>,
     /// To compare events by hash. Its keys are random, because containers choose parts of messages.
     hashes: RandomState,
     /// Ordered by the last occurrence.
@@ -101,8 +102,8 @@ struct Seen {
     about: u64,
     /// A hash of the message; that of a combined event is never compared.
     message: u64,
-    /// Its [`Line`], with the newline.
-    line: Box<str>,
+    /// Its [`Line`], with the newline; the object that clients see shares it.
+    line: Arc<str>,
 }
 
 /// All of an event.
@@ -118,12 +119,12 @@ struct Line {
 /// Result of recording an event.
 #[derive(Debug)]
 pub(crate) struct Recorded {
-    /// The event to show.
-    pub(crate) event: Event,
+    /// Namespace and name of the event to show.
+    pub(crate) key: Key,
     /// Events to drop.
     pub(crate) forgotten: Vec<Key>,
     /// The line to append to the log, with its newline.
-    pub(crate) line: String,
+    pub(crate) line: Arc<str>,
 }
 
 impl EventRing {
@@ -165,9 +166,10 @@ impl EventRing {
         };
         let mut text = serde_json::to_string(&line).expect("plain data");
         text.push('\n');
+        let text: Arc<str> = text.into();
         Recorded {
-            event: line.event(&self.host),
-            forgotten: self.add(&line, hashes, text.as_str().into()),
+            key: line.key(),
+            forgotten: self.add(&line, hashes, Arc::clone(&text)),
             line: text,
         }
     }
@@ -187,10 +189,17 @@ impl EventRing {
         self.seen.shrink_to_fit();
     }
 
-    /// All events, oldest first.
-    pub(crate) fn events(&self) -> Vec<Event> {
-        let lines = self.seen.iter().filter_map(Seen::read);
-        lines.map(|line| line.event(&self.host)).collect()
+    /// All events, oldest first: namespace and name, and the line.
+    pub(crate) fn all(&self) -> Vec<(Key, Arc<str>)> {
+        let all = self.seen.iter();
+        all.filter_map(|seen| Some((seen.read()?.key(), Arc::clone(&seen.line))))
+            .collect()
+    }
+
+    /// The line with this text.
+    pub(crate) fn line(&self, text: &str) -> Option<Arc<str>> {
+        let found = self.seen.iter().find(|seen| *seen.line == *text)?;
+        Some(Arc::clone(&found.line))
     }
 
     /// All lines, oldest first.
@@ -232,7 +241,7 @@ impl EventRing {
     }
 
     /// Appends an event and drops the oldest beyond the limits.
-    fn add(&mut self, line: &Line, (about, message): (u64, u64), text: Box<str>) -> Vec<Key> {
+    fn add(&mut self, line: &Line, (about, message): (u64, u64), text: Arc<str>) -> Vec<Key> {
         self.bytes += text.len();
         self.seen.push_back(Seen {
             serial: line.serial,
@@ -248,10 +257,20 @@ impl EventRing {
         while self.seen.len() > MAX_EVENTS || self.bytes > MAX_BYTES {
             let Some(old) = self.take(0) else { break };
             let old = old.read();
-            forgotten.extend(old.map(|old| (old.record.namespace.clone(), old.name())));
+            forgotten.extend(old.map(|old| old.key()));
         }
         forgotten
     }
+}
+
+/// The JSON of the event of a line, as `host` shows it in this version.
+pub(crate) fn shown(line: &str, host: &str, version: u64) -> Vec<u8> {
+    let Ok(line) = serde_json::from_str::<Line>(line) else {
+        return Vec::new();
+    };
+    let mut event = line.event(host);
+    event.metadata.resource_version = Some(version.to_string());
+    serde_json::to_vec(&event).unwrap_or_default()
 }
 
 fn shortened(message: &str) -> String {
@@ -277,6 +296,11 @@ impl Line {
             "{}.{:x}.{:x}",
             self.record.name, self.first.wall.0, self.serial
         )
+    }
+
+    /// Namespace and name.
+    fn key(&self) -> Key {
+        (self.record.namespace.clone(), self.name())
     }
 
     fn event(&self, host: &str) -> Event {
@@ -356,7 +380,14 @@ mod tests {
 
     fn shown(ring: &EventRing) -> Vec<(String, i32)> {
         let row = |e: Event| (e.message.unwrap(), e.count.unwrap());
-        ring.events().into_iter().map(row).collect()
+        ring.all()
+            .iter()
+            .map(|(_, line)| row(event(line)))
+            .collect()
+    }
+
+    fn event(line: &str) -> Event {
+        serde_json::from_str::<Line>(line).unwrap().event("node")
     }
 
     #[test]
@@ -364,7 +395,7 @@ mod tests {
         let mut ring = EventRing::default();
         record(&mut ring, "a", 1);
         record(&mut ring, "b", 2);
-        let event = record(&mut ring, "a", 7).event;
+        let event = event(&record(&mut ring, "a", 7).line);
         let second = |t: Option<Time>| t.unwrap().0.as_second();
         assert_eq!(
             (second(event.first_timestamp), second(event.last_timestamp)),
@@ -394,7 +425,7 @@ mod tests {
         let mut ring = EventRing::default();
         let mut lines = String::new();
         for (at, message) in ["a", "b", "a", "c"].into_iter().enumerate() {
-            lines += &record(&mut ring, message, u32::try_from(at).unwrap()).line;
+            lines += &*record(&mut ring, message, u32::try_from(at).unwrap()).line;
         }
         for cut in 0..lines.len() {
             let whole =
@@ -413,13 +444,14 @@ mod tests {
                 .map(|(m, n)| ((*m).to_owned(), *n))
                 .collect();
             assert_eq!(shown(&again), expected, "cut at {cut}");
-            let name = record(&mut again, "new", 9).event.metadata.name.unwrap();
+            let (_, name) = record(&mut again, "new", 9).key;
             assert!(!lines.contains(&name), "a name is given once");
         }
         let mut again = EventRing::default();
         again.restore(lines.as_bytes());
         assert_eq!(again.lines(), ring.lines());
-        let annotations = again.events().pop().and_then(|c| c.metadata.annotations);
+        let newest = again.all().pop().map(|(_, line)| event(&line));
+        let annotations = newest.and_then(|c| c.metadata.annotations);
         assert_eq!(annotations.unwrap()["about"], "it: c");
     }
 

@@ -1,5 +1,5 @@
-//! A Kubernetes object as stored for readers: its JSON as sent. This is small in memory, and lists and watches need no
-//! serializer.
+//! A Kubernetes object as stored for readers: its JSON as sent, which is small in memory and needs no serializer, or what it
+//! is made of where something else keeps that already.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
@@ -11,6 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::events;
 use crate::types::{Gather, InOrder};
 
 /// Limit of removals that are kept for watchers that come back.
@@ -27,14 +28,49 @@ pub(crate) type Key = (String, String);
 pub(crate) struct Object {
     pub(crate) key: Key,
     pub(crate) uid: String,
-    pub(crate) json: Bytes,
+    pub(crate) body: Body,
     pub(crate) version: u64,
     /// Version of its creation.
     pub(crate) since: u64,
 }
 
+/// What an object's JSON is made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Body {
+    /// The JSON as sent.
+    Json(Bytes),
+    /// An event's line, which the list of events keeps, and the node's name.
+    Event { line: Arc<str>, host: Arc<str> },
+    /// What a file says, which the planner keeps, and what is laid over it, as a merge patch (RFC 7386) that removes
+    /// nothing.
+    Document { file: Arc<str>, over: Box<str> },
+}
+
+impl Body {
+    /// The bytes that it has of its own.
+    fn len(&self) -> usize {
+        match self {
+            Self::Json(json) => json.len(),
+            Self::Event { line, .. } => line.len(),
+            Self::Document { over, .. } => over.len(),
+        }
+    }
+}
+
+/// Lays a merge patch over a value.
+fn lay(over: Value, below: &mut Value) {
+    match (over, below) {
+        (Value::Object(over), Value::Object(below)) => {
+            for (name, value) in over {
+                lay(value, below.entry(name).or_insert(Value::Null));
+            }
+        }
+        (over, below) => *below = over,
+    }
+}
+
 impl Object {
-    /// Takes metadata; the collection fills in `json` and versions.
+    /// Takes metadata; the collection fills in `body` and versions.
     pub(crate) fn new(meta: &ObjectMeta) -> Self {
         Self {
             key: (
@@ -42,9 +78,23 @@ impl Object {
                 meta.name.clone().unwrap_or_default(),
             ),
             uid: meta.uid.clone().unwrap_or_default(),
-            json: Bytes::new(),
+            body: Body::Json(Bytes::new()),
             version: 0,
             since: 0,
+        }
+    }
+
+    /// Returns the JSON.
+    pub(crate) fn json(&self) -> Bytes {
+        match &self.body {
+            Body::Json(json) => json.clone(),
+            Body::Event { line, host } => events::shown(line, host, self.version).into(),
+            Body::Document { file, over } => {
+                let mut whole = serde_json::from_str(file).unwrap_or_default();
+                lay(serde_json::from_str(over).unwrap_or_default(), &mut whole);
+                whole["metadata"]["resourceVersion"] = self.version.to_string().into();
+                whole.to_string().into()
+            }
         }
     }
 
@@ -58,7 +108,7 @@ impl Object {
         struct Metadata {
             labels: Option<BTreeMap<String, Option<String>>>,
         }
-        let read: Labelled = serde_json::from_slice(&self.json).unwrap_or_default();
+        let read: Labelled = serde_json::from_slice(&self.json()).unwrap_or_default();
         let labels = read.metadata.labels.into_iter().flatten();
         // A document may have `null` for an empty value.
         labels
@@ -70,9 +120,9 @@ impl Object {
     /// before.
     pub(crate) fn restamped(&self) -> Self {
         let mut object = self.clone();
-        if let Ok(mut json) = serde_json::from_slice::<Value>(&self.json) {
+        if let Ok(mut json) = serde_json::from_slice::<Value>(&self.json()) {
             json["metadata"]["resourceVersion"] = self.version.to_string().into();
-            object.json = json.to_string().into();
+            object.body = Body::Json(json.to_string().into());
         }
         object
     }
@@ -83,9 +133,25 @@ impl Object {
 struct Row {
     key: Key,
     uid: String,
-    json: String,
+    body: PackedBody,
     version: u64,
     since: u64,
+}
+
+/// A packed [`Body`].
+#[derive(Debug, Serialize, Deserialize)]
+enum PackedBody {
+    Json(String),
+    Event(String),
+    /// The number of the file among those of [`Packed`].
+    Document(usize, String),
+}
+
+/// A packed collection.
+#[derive(Debug, Default)]
+pub(crate) struct Packed {
+    rows: Vec<u8>,
+    files: Vec<Arc<str>>,
 }
 
 /// A change as reported to a watcher.
@@ -155,21 +221,21 @@ impl Collection {
         }
     }
 
-    /// Stores `object` under a version from `next` unless it is unchanged. `render` makes the JSON for a version.
+    /// Stores `object` under a version from `next` unless it is unchanged. `render` makes the body for a version.
     pub(crate) fn upsert(
         &mut self,
         mut object: Object,
         version: u64,
-        render: impl Fn(u64) -> Bytes,
+        render: impl Fn(u64) -> Body,
     ) -> bool {
         let before = self.get(&object.key);
         let same_one = before.as_ref().filter(|old| old.uid == object.uid);
-        if same_one.is_some_and(|old| render(old.version) == old.json) {
+        if same_one.is_some_and(|old| render(old.version) == old.body) {
             return false;
         }
         object.version = version;
         object.since = same_one.map_or(version, |old| old.since);
-        object.json = render(version);
+        object.body = render(version);
         if let (Some(old), true) = (before.as_ref(), same_one.is_none()) {
             self.bury(old, version - 1);
         }
@@ -191,7 +257,7 @@ impl Collection {
     fn bury(&mut self, old: &Arc<Object>, version: u64) {
         let mut gone = Object::clone(old);
         gone.version = version;
-        self.removed_bytes += gone.json.len();
+        self.removed_bytes += gone.body.len();
         self.removed.push_back(Arc::new(gone));
         while self.removed.len() > MAX_REMOVED
             || self.removed_bytes > MAX_REMOVED_BYTES && self.removed.len() > 1
@@ -199,40 +265,64 @@ impl Collection {
             let Some(oldest) = self.removed.pop_front() else {
                 break;
             };
-            self.removed_bytes -= oldest.json.len();
+            self.removed_bytes -= oldest.body.len();
             self.forgotten = oldest.version;
         }
     }
 
     /// Takes out all objects and kept removals as one piece of memory.
-    pub(crate) fn pack(&mut self) -> Vec<u8> {
+    pub(crate) fn pack(&mut self) -> Packed {
         let objects = std::mem::take(&mut self.objects);
         let removed = std::mem::take(&mut self.removed);
-        let row = |object: &Arc<Object>| Row {
+        let mut files = Vec::new();
+        let mut row = |object: &Arc<Object>| Row {
             key: object.key.clone(),
             uid: object.uid.clone(),
-            json: String::from_utf8_lossy(&object.json).into_owned(),
+            body: match &object.body {
+                Body::Json(json) => PackedBody::Json(String::from_utf8_lossy(json).into_owned()),
+                Body::Event { line, .. } => PackedBody::Event(line.to_string()),
+                Body::Document { file, over } => {
+                    files.push(Arc::clone(file));
+                    PackedBody::Document(files.len() - 1, over.to_string())
+                }
+            },
             version: object.version,
             since: object.since,
         };
         let objects: Vec<Row> = objects.iter().map(|stored| row(&stored.0)).collect();
         let removed: Vec<Row> = removed.iter().map(row).collect();
-        serde_json::to_vec(&(objects, removed)).expect("plain data")
+        let rows = serde_json::to_vec(&(objects, removed)).expect("plain data");
+        Packed { rows, files }
     }
 
-    /// Puts packed objects back.
-    pub(crate) fn unpack(&mut self, packed: &[u8]) {
+    /// Puts packed objects back. `line` returns an event's line where another keeps it, and `host` is the node's name.
+    pub(crate) fn unpack(
+        &mut self,
+        packed: &Packed,
+        line: impl Fn(&str) -> Option<Arc<str>>,
+        host: &Arc<str>,
+    ) {
         let object = |row: Row| {
             Arc::new(Object {
                 key: row.key,
                 uid: row.uid,
-                json: Bytes::from(row.json),
+                body: match row.body {
+                    PackedBody::Json(json) => Body::Json(Bytes::from(json)),
+                    PackedBody::Event(text) => Body::Event {
+                        line: line(&text).unwrap_or_else(|| text.into()),
+                        host: Arc::clone(host),
+                    },
+                    PackedBody::Document(number, over) => Body::Document {
+                        file: Arc::clone(&packed.files[number]),
+                        over: over.into(),
+                    },
+                },
                 version: row.version,
                 since: row.since,
             })
         };
         let (objects, removed): (Vec<Row>, Vec<Row>) =
-            serde_json::from_slice(packed).expect("plain data");
+            serde_json::from_slice(&packed.rows).expect("plain data");
         let objects = objects.into_iter().map(object);
         self.objects = objects.map(Stored).collect();
         self.removed = removed.into_iter().map(object).collect();

@@ -142,7 +142,7 @@ fn one(
 /// Returns the JSON of an object as it is now.
 pub(crate) fn shown(kind: Kind, object: &Object) -> Bytes {
     match kind {
-        Kind::Nodes => node::alive(&object.json),
-        _ => object.json.clone(),
+        Kind::Nodes => node::alive(&object.json()),
+        _ => object.json(),
     }
 }

@@ -48,7 +48,7 @@ impl Selector {
             return false;
         }
         let labels = LazyCell::new(|| object.labels());
-        let whole = LazyCell::new(|| serde_json::from_slice(&object.json).unwrap_or_default());
+        let whole = LazyCell::new(|| serde_json::from_slice(&object.json()).unwrap_or_default());
         let mut fields = self.fields.iter();
         self.labels.iter().all(|r| r.matches(&labels))
             && fields.all(|(path, equal, value)| {
@@ -247,7 +247,7 @@ mod tests {
         let json = serde_json::json!({
             "metadata": metadata, "spec": { "restartPolicy": "Never" }, "status": { "phase": "Running" },
         });
-        object.json = json.to_string().into();
+        object.body = crate::api::object::Body::Json(json.to_string().into());
         object
     }
 

@@ -144,7 +144,7 @@ fn a_stored_node_is_shown_with_a_current_heartbeat() {
     let node = json!({ "metadata": { "name": "box", "uid": "box" },
         "status": { "conditions": [{ "type": "Ready", "status": "True" }] } });
     server.store.set_node(serde_json::from_value(node).unwrap());
-    let stored = || server.store.list(store::Kind::Nodes).1[0].json.clone();
+    let stored = || server.store.list(store::Kind::Nodes).1[0].json();
     let before = stored();
     // No node answers commands in this test.
     let one = server.get("/api/v1/nodes/box");

@@ -33,7 +33,7 @@ pub(crate) async fn answer(
         let found = context.store.get(Kind::Pods, &key);
         found.ok_or_else(|| ApiError::not_found("pods", name))
     };
-    let mut pod = serde_json::from_slice(&shown()?.json).unwrap_or_default();
+    let mut pod = serde_json::from_slice(&shown()?.json()).unwrap_or_default();
     let changes = changes(&pod, kind, request.body())?;
     if dry_run {
         rehearsed(&mut pod, &changes);
@@ -46,7 +46,7 @@ pub(crate) async fn answer(
         reply,
     })
     .await?;
-    Ok(json_reply(shown()?.json.clone()))
+    Ok(json_reply(shown()?.json()))
 }
 
 /// Returns the changes by the patch to the pod as shown.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use hyper::body::Bytes;
 use k8s_openapi::Metadata;
-use k8s_openapi::api::core::v1::{Endpoints, Event, Node, Pod, Service};
+use k8s_openapi::api::core::v1::{Endpoints, Node, Pod, Service};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde_json::Value;
@@ -14,7 +14,7 @@ use smol::channel::{Receiver, Sender, bounded};
 
 use super::events::{EventRecord, EventRing};
 use super::files::FileStatus;
-use super::object::{Change, Collection, Key, Object};
+use super::object::{Body, Change, Collection, Key, Object};
 use crate::spec::configuration::{Object as Document, ObjectKind};
 use crate::spec::{WorkloadKey, WorkloadKind, read_object};
 use crate::sys::{allocator, clock};
@@ -166,7 +166,7 @@ impl Store {
     /// Shows the node.
     pub fn set_node(&self, node: Node) {
         let object = Object::new(&node.metadata);
-        self.lock().ring.host.clone_from(&object.key.1);
+        self.lock().ring.host = object.key.1.as_str().into();
         self.upsert(Kind::Nodes, object, |version| {
             let mut node = node.clone();
             node.metadata.resource_version = Some(version.to_string());
@@ -176,9 +176,9 @@ impl Store {
 
     /// Adds an event, or counts up an equal one; beyond the limit the oldest are dropped. Returns the line for
     /// [`Store::restore_events`].
-    pub fn push_event(&self, record: &EventRecord) -> String {
+    pub fn push_event(&self, record: &EventRecord) -> Arc<str> {
         let recorded = self.lock().ring.push(record);
-        self.show_event(&recorded.event);
+        self.show_event(recorded.key, &recorded.line);
         for key in recorded.forgotten {
             let mut inner = self.lock();
             let version = inner.version + 1;
@@ -195,10 +195,10 @@ impl Store {
         let events = {
             let mut inner = self.lock();
             inner.ring.restore(lines);
-            inner.ring.events()
+            inner.ring.all()
         };
-        for event in events {
-            self.show_event(&event);
+        for (key, line) in events {
+            self.show_event(key, &line);
         }
     }
 
@@ -215,18 +215,25 @@ impl Store {
         let lines = inner.ring.take_lines();
         // Trim first, so that the freed pages are whole before they are reused.
         allocator::trim();
-        inner.ring.restore(lines.as_bytes());
+        let mut ring = std::mem::take(&mut inner.ring);
+        ring.restore(lines.as_bytes());
         for (kind, packed) in Kind::ALL.into_iter().zip(&packed) {
-            inner.collection(kind).unpack(packed);
+            let collection = inner.collection(kind);
+            collection.unpack(packed, |text| ring.line(text), &ring.host);
         }
+        inner.ring = ring;
     }
 
-    fn show_event(&self, event: &Event) {
-        let object = Object::new(&event.metadata);
-        self.upsert(Kind::Events, object, |version| {
-            let mut event = event.clone();
-            event.metadata.resource_version = Some(version.to_string());
-            to_json(&event)
+    fn show_event(&self, key: Key, line: &Arc<str>) {
+        let host = Arc::clone(&self.lock().ring.host);
+        let object = Object {
+            uid: key.1.clone(),
+            key,
+            ..Object::new(&ObjectMeta::default())
+        };
+        self.upsert_body(Kind::Events, object, |_| Body::Event {
+            line: Arc::clone(line),
+            host: Arc::clone(&host),
         });
     }
 
@@ -266,14 +273,18 @@ impl Store {
         }
     }
 
-    /// Shows a document that stands for pods. Does nothing if it is unchanged.
-    pub fn upsert_workload(&self, kind: WorkloadKind, document: &Value) {
-        let metadata: ObjectMeta = read_object(&document["metadata"]).unwrap_or_default();
-        let object = Object::new(&metadata);
-        self.upsert(Kind::Workloads(kind), object, |version| {
-            let mut document = document.clone();
-            document["metadata"]["resourceVersion"] = version.to_string().into();
-            to_json(&document)
+    /// Shows a document that stands for pods: what its file says, and what is laid over that. Does nothing if it is
+    /// unchanged.
+    pub fn upsert_workload(&self, key: &WorkloadKey, file: &Arc<str>, over: &Value) {
+        let object = Object {
+            key: (key.namespace.clone(), key.name.clone()),
+            uid: key.uid().to_string(),
+            ..Object::new(&ObjectMeta::default())
+        };
+        let over: Box<str> = over.to_string().into();
+        self.upsert_body(Kind::Workloads(key.kind), object, |_| Body::Document {
+            file: Arc::clone(file),
+            over: over.clone(),
         });
     }
 
@@ -297,7 +308,7 @@ impl Store {
     /// Returns the pod with that name.
     pub fn pod(&self, namespace: &str, name: &str) -> Option<Pod> {
         let key = (namespace.to_owned(), name.to_owned());
-        let json = self.lock().pods.get(&key)?.json.clone();
+        let json = self.lock().pods.get(&key)?.json();
         read_object(&serde_json::from_slice(&json).ok()?)
     }
 
@@ -369,11 +380,15 @@ impl Store {
     }
 
     fn upsert(&self, kind: Kind, object: Object, json: impl Fn(u64) -> Bytes) {
+        self.upsert_body(kind, object, |version| Body::Json(json(version)));
+    }
+
+    fn upsert_body(&self, kind: Kind, object: Object, body: impl Fn(u64) -> Body) {
         let mut inner = self.lock();
         // Two versions a change: if an object with the same name but another UID is replaced, its removal has the
         // first.
         let version = inner.version + 2;
-        if inner.collection(kind).upsert(object, version, json) {
+        if inner.collection(kind).upsert(object, version, body) {
             inner.changed(version);
         }
     }
@@ -424,4 +439,72 @@ fn to_json(value: &impl serde::Serialize) -> Bytes {
     // `Bytes` would keep the room in which it has grown, up to half of it empty.
     json.shrink_to_fit();
     Bytes::from(json)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::events::ObjectKind as About;
+    use crate::spec::Severity;
+    use crate::types::Stamp;
+
+    #[test]
+    fn what_others_keep_is_shared_also_after_compaction() {
+        let store = Store::new();
+        for reason in ["Pulled", "Started"] {
+            store.push_event(&EventRecord {
+                namespace: "default".to_owned(),
+                name: "web".to_owned(),
+                uid: "u".to_owned(),
+                kind: About::Pod,
+                field_path: String::new(),
+                type_: Severity::Normal,
+                reason: reason.to_owned(),
+                message: "it is so".to_owned(),
+                annotations: BTreeMap::new(),
+                at: Stamp::default(),
+            });
+        }
+        let key = WorkloadKey {
+            kind: WorkloadKind::Deployment,
+            namespace: "default".to_owned(),
+            name: "web".to_owned(),
+        };
+        let file: Arc<str> = r#"{"metadata":{"name":"web"},"spec":{"replicas":2}}"#.into();
+        let over = serde_json::json!({"metadata": {"generation": 1}, "status": {"replicas": 2}});
+        store.upsert_workload(&key, &file, &over);
+        let shown = |kind| {
+            let (_, all) = store.list(kind);
+            let text = |object: &Arc<Object>| String::from_utf8(object.json().to_vec()).unwrap();
+            all.iter().map(text).collect::<Vec<_>>()
+        };
+        let kinds = [Kind::Events, Kind::Workloads(WorkloadKind::Deployment)];
+        let before = kinds.map(shown);
+        assert!(before[0][1].contains(r#""reason":"Started""#), "{before:?}");
+        for part in [
+            r#""generation":1,"name":"web","resourceVersion":""#,
+            r#"{"replicas":2},"status":{"replicas":2}"#,
+        ] {
+            assert!(before[1][0].contains(part), "{before:?}");
+        }
+        store.compact();
+        assert_eq!(kinds.map(shown), before);
+        let (version, _) = store.list(Kind::Events);
+        store.upsert_workload(&key, &file, &over);
+        assert_eq!(store.list(Kind::Events).0, version, "nothing has changed");
+        let mut inner = store.lock();
+        let lines: Vec<Arc<str>> = inner.ring.all().into_iter().map(|(_, line)| line).collect();
+        for object in inner.events.all() {
+            let Body::Event { line, .. } = &object.body else {
+                panic!("{object:?}");
+            };
+            assert!(lines.iter().any(|one| Arc::ptr_eq(one, line)));
+        }
+        let deployments = inner.collection(kinds[1]);
+        let object = deployments.all().next().unwrap();
+        let Body::Document { file: same, .. } = &object.body else {
+            panic!("{object:?}");
+        };
+        assert!(Arc::ptr_eq(same, &file));
+    }
 }

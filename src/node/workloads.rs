@@ -1,6 +1,6 @@
 //! Documents that stand for pods, as clients see them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
@@ -23,8 +23,8 @@ const REVISION_NOTE: &str = "coracle.dev/in-force";
 pub(super) struct Workloads {
     /// The documents in force, each with the time of its file.
     documents: Vec<(Arc<Workload>, Time)>,
-    /// The hash of what each was shown with last beside its file.
-    beside: BTreeMap<WorkloadKey, u64>,
+    /// The hash of what each of them was shown with last beside its file.
+    beside: Vec<u64>,
     /// What had changed in the planner's state when they were shown last.
     changes: Option<u64>,
     /// They are shown once what Jobs have achieved is on disk.
@@ -34,8 +34,8 @@ pub(super) struct Workloads {
 impl Workloads {
     /// These documents are in force.
     pub(super) fn set(&mut self, documents: Vec<(Arc<Workload>, Time)>) {
+        self.beside = vec![0; documents.len()];
         self.documents = documents;
-        self.beside.clear();
         self.changes = None;
     }
 }
@@ -80,40 +80,36 @@ impl Node {
         }
         self.workloads.changes = changes;
         self.ending_claims.due.set(true);
-        for kind in WorkloadKind::ALL {
-            let files = self.workloads.documents.iter().cloned();
-            // Jobs of CronJobs are in no file.
-            let made = self.state.workloads.crons.made.values();
-            let made = made.map(|made| (Arc::clone(&made.workload), time(made.created)));
-            let all: Vec<_> = files
-                .chain(made)
-                .filter(|(w, _)| w.key.kind == kind)
-                .collect();
-            for (workload, created) in &all {
-                let status = status::of(&self.state, workload).unwrap_or_default();
-                let annotations = self.annotations(workload);
-                let stopped = self
-                    .state
-                    .stops
-                    .has(&Target::Workload(workload.key.clone()));
-                let since = status::since(&self.state, &workload.key).map(time);
-                let since = since.as_ref().unwrap_or(created);
-                let generation = status::generation(&self.state, &workload.key);
-                let mut beside = DefaultHasher::new();
-                (&status, &annotations, stopped).hash(&mut beside);
-                (since.0.as_second(), generation).hash(&mut beside);
-                let beside = beside.finish();
-                if self.workloads.beside.get(&workload.key) == Some(&beside) {
-                    continue;
-                }
-                self.workloads.beside.insert(workload.key.clone(), beside);
-                let meta = (since, generation, stopped);
-                let shown = shown(workload, meta, status, annotations);
-                self.shown.store.upsert_workload(kind, &shown);
+        // Jobs of CronJobs are in no file.
+        let made = self.state.workloads.crons.made.values();
+        let made = made.map(|made| (Arc::clone(&made.workload), time(made.created)));
+        let documents = self.workloads.documents.iter().cloned();
+        let all: Vec<_> = documents.chain(made).collect();
+        for (number, (workload, created)) in all.iter().enumerate() {
+            let status = status::of(&self.state, workload).unwrap_or_default();
+            let annotations = self.annotations(workload);
+            let stops = &self.state.stops;
+            let stopped = stops.has(&Target::Workload(workload.key.clone()));
+            let since = status::since(&self.state, &workload.key).map(time);
+            let since = since.as_ref().unwrap_or(created);
+            let generation = status::generation(&self.state, &workload.key);
+            let mut beside = DefaultHasher::new();
+            (&status, &annotations, stopped).hash(&mut beside);
+            (since.0.as_second(), generation).hash(&mut beside);
+            let beside = beside.finish();
+            match self.workloads.beside.get_mut(number) {
+                Some(before) if *before == beside => continue,
+                Some(before) => *before = beside,
+                None => {}
             }
-            let known: BTreeSet<&WorkloadKey> = all.iter().map(|(w, _)| &w.key).collect();
-            let beside = &mut self.workloads.beside;
-            beside.retain(|key, _| key.kind != kind || known.contains(key));
+            let meta = (since, generation, stopped);
+            let over = over(workload, meta, status, annotations);
+            let (store, file) = (&self.shown.store, &workload.manifest);
+            store.upsert_workload(&workload.key, file, &over);
+        }
+        for kind in WorkloadKind::ALL {
+            let of_kind = all.iter().filter(|(w, _)| w.key.kind == kind);
+            let known: BTreeSet<&WorkloadKey> = of_kind.map(|(w, _)| &w.key).collect();
             self.shown.store.keep_workloads(kind, &known);
         }
     }
@@ -134,60 +130,48 @@ impl Node {
     }
 }
 
-/// The document with what an API server adds.
-fn shown(
+/// What an API server adds to a document, as a merge patch.
+fn over(
     workload: &Workload,
     (created, generation, stopped): (&Time, u64, bool),
     status: Value,
     annotations: Value,
 ) -> Value {
-    let mut object: Value = serde_json::from_str(&workload.manifest).unwrap_or_default();
-    let metadata = &mut object["metadata"];
-    metadata["namespace"] = json!(workload.key.namespace);
-    metadata["uid"] = json!(workload.key.uid().to_string());
-    metadata["creationTimestamp"] = json!(created);
-    metadata["generation"] = json!(generation);
-    if let Value::Object(more) = annotations {
-        for (name, value) in more {
-            metadata["annotations"][name] = value;
+    let written: Value = serde_json::from_str(&workload.manifest).unwrap_or_default();
+    let is_given = |field: &str| !written["spec"][field].is_null();
+    let mut spec = json!({});
+    let mut default = |field: &str, value: Value| {
+        if !is_given(field) && !value.is_null() {
+            spec[field] = value;
         }
-    }
-    object["status"] = status;
-    let scales = !matches!(
-        workload.key.kind,
-        WorkloadKind::DaemonSet | WorkloadKind::Job | WorkloadKind::CronJob
-    );
-    if scales && object["spec"]["replicas"].is_null() {
-        object["spec"]["replicas"] = json!(1);
-    }
-    if let Some(cron) = &workload.cron {
-        let spec = &mut object["spec"];
-        for (field, value) in [
-            ("concurrencyPolicy", json!("Allow")),
-            ("suspend", json!(false)),
-            ("successfulJobsHistoryLimit", json!(cron.keep_succeeded)),
-            ("failedJobsHistoryLimit", json!(cron.keep_failed)),
-        ] {
-            if spec[field].is_null() {
-                spec[field] = value;
+    };
+    match (&workload.cron, &workload.job) {
+        (Some(cron), _) => {
+            default("concurrencyPolicy", json!("Allow"));
+            default("suspend", json!(false));
+            default("successfulJobsHistoryLimit", json!(cron.keep_succeeded));
+            default("failedJobsHistoryLimit", json!(cron.keep_failed));
+            // Stopped by a client, it runs as little as if its file said so.
+            if stopped {
+                spec["suspend"] = json!(true);
             }
         }
-    }
-    // Stopped by a client, it runs as little as if its file said so.
-    if stopped && workload.cron.is_some() {
-        object["spec"]["suspend"] = json!(true);
-    }
-    if let Some(job) = &workload.job {
-        let spec = &mut object["spec"];
-        for (field, value) in [
-            ("parallelism", json!(job.parallelism)),
-            ("completions", json!(job.completions)),
-            ("backoffLimit", json!(job.backoff_limit)),
-        ] {
-            if spec[field].is_null() && !value.is_null() {
-                spec[field] = value;
-            }
+        (None, Some(job)) => {
+            default("parallelism", json!(job.parallelism));
+            default("completions", json!(job.completions));
+            default("backoffLimit", json!(job.backoff_limit));
         }
+        (None, None) if workload.key.kind == WorkloadKind::DaemonSet => {}
+        (None, None) => default("replicas", json!(1)),
     }
-    object
+    let mut metadata = json!({
+        "namespace": workload.key.namespace,
+        "uid": workload.key.uid().to_string(),
+        "creationTimestamp": created,
+        "generation": generation,
+    });
+    if annotations.as_object().is_some_and(|all| !all.is_empty()) {
+        metadata["annotations"] = annotations;
+    }
+    json!({ "metadata": metadata, "spec": spec, "status": status })
 }

@@ -73,6 +73,8 @@ pub(super) struct Level {
     started: bool,
     ready: bool,
     complete: bool,
+    /// It has ended, and not well.
+    failed: bool,
 }
 
 /// How far all pods are.
@@ -129,10 +131,12 @@ impl PodState {
         };
         let up =
             |c: &ContainerState| c.started() || c.run.ended().is_some() && !self.left_to_run(c);
+        let phase = status::phase(self);
         Level {
             started: counts && self.shows_initialized() && self.mains().iter().all(up),
             ready: counts && self.flags.ready.yes,
-            complete: counts && status::phase(self) == Phase::Succeeded,
+            complete: counts && phase == Phase::Succeeded,
+            failed: phase == Phase::Failed,
         }
     }
 }
@@ -172,6 +176,7 @@ impl Order {
             (None, _) => (false, "does not exist"),
             (Some(level), Milestone::Started) => (level.started, "has not started"),
             (Some(level), Milestone::Ready) => (level.ready, "is not ready"),
+            (Some(level), Milestone::Complete) if level.failed => (false, "has failed"),
             (Some(level), Milestone::Complete) => (level.complete, "has not completed"),
         };
         match there {

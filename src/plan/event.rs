@@ -37,11 +37,11 @@ pub struct Desired {
     /// The services there should be, with the ports of the node that were chosen for them.
     pub services: BTreeMap<PodKey, Arc<ServiceSpec>>,
     /// The documents that stand for some of the pods.
-    pub workloads: BTreeMap<WorkloadKey, Arc<Workload>>,
+    pub workloads: Arc<BTreeMap<WorkloadKey, Arc<Workload>>>,
     /// What files say of pods whose edits may be taken back: the hash of each one's manifest.
     pub editions: BTreeMap<PodKey, String>,
     /// When the file of each document was written last.
-    pub written: BTreeMap<WorkloadKey, Wall>,
+    pub written: Arc<BTreeMap<WorkloadKey, Wall>>,
     /// All files are in force: what is not in this is wanted no more.
     pub complete: bool,
 }

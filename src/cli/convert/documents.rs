@@ -259,10 +259,11 @@ const ONCE: [&str; 4] = ["no", "none", "false", ""];
 /// A service's restart policy, and what is written for it.
 fn policy(service: &Value) -> (&'static str, Option<String>) {
     let deploy = service.get("deploy").and_then(|d| d.get("restart_policy"));
-    let written = scalar(service, "restart").or_else(|| {
-        let condition = scalar(deploy?, "condition");
-        Some(condition.unwrap_or_else(|| "any".to_owned()))
-    });
+    // It goes before `restart`, as in compose.
+    let written = match deploy {
+        Some(deploy) => Some(scalar(deploy, "condition").unwrap_or_else(|| "any".to_owned())),
+        None => scalar(service, "restart"),
+    };
     let word = written.as_deref().and_then(|word| word.split(':').next());
     let policy = match word {
         Some("always" | "unless-stopped" | "any") => "Always",

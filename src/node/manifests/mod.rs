@@ -524,7 +524,8 @@ impl Manifests {
                 .filter_map(|entry| entry.applied.as_ref())
                 .flat_map(|loaded| &loaded.workloads)
                 .map(|workload| (workload.key.clone(), workload.clone()))
-                .gather(),
+                .gather::<BTreeMap<_, _>>()
+                .into(),
             editions: self.editions(),
             written: (self.entries.values())
                 .filter_map(|entry| entry.applied.as_ref())
@@ -534,7 +535,8 @@ impl Manifests {
                         .iter()
                         .map(|w| (w.key.clone(), loaded.modified))
                 })
-                .gather(),
+                .gather::<BTreeMap<_, _>>()
+                .into(),
             complete: self.all_in_effect(),
         }
     }

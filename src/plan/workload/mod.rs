@@ -227,7 +227,7 @@ impl NodeState {
         let crons = &mut workloads.crons;
         let mut jobs_before = before.map(jobs).unwrap_or_default();
         let all_before = before.map(|before| &before.workloads);
-        jobs_before.extend(crons.jobs_of(all_before.into_iter().flat_map(BTreeMap::keys)));
+        jobs_before.extend(crons.jobs_of(all_before.into_iter().flat_map(|all| all.keys())));
         let asked = |key: &WorkloadKey| desired.workloads.contains_key(key);
         crons.retain(asked, |key| {
             all_before.is_some_and(|all| all.contains_key(key))
@@ -410,7 +410,7 @@ impl NodeState {
                 pods.insert(pod.uid.clone(), Arc::clone(pod));
             }
         }
-        for (key, workload) in &asked.workloads {
+        for (key, workload) in asked.workloads.iter() {
             if let Some(cron) = &workload.cron {
                 let mut of_jobs = BTreeMap::new();
                 for (one, first) in crons.made_jobs(workload, cron) {
@@ -480,9 +480,12 @@ impl NodeState {
         }
         let wake = trial::judge(&mut histories, self, &asked, now.time, out);
         self.workloads.wake = self.workloads.wake.into_iter().chain(wake).min();
-        let mut workloads = asked.workloads.clone();
-        let made = crons.made.iter();
-        workloads.extend(made.map(|(key, made)| (key.clone(), Arc::clone(&made.workload))));
+        let mut workloads = Arc::clone(&asked.workloads);
+        if !crons.made.is_empty() {
+            let made = crons.made.iter();
+            let made = made.map(|(key, made)| (key.clone(), Arc::clone(&made.workload)));
+            Arc::make_mut(&mut workloads).extend(made);
+        }
         let desired = Desired {
             pods,
             services: asked.services.clone(),

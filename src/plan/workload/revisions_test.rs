@@ -107,7 +107,8 @@ impl Machine {
                 .collect(),
             workloads: (found.workloads.into_iter())
                 .map(|w| (w.key.clone(), Arc::new(w)))
-                .collect(),
+                .collect::<BTreeMap<_, _>>()
+                .into(),
             editions,
             complete: true,
             ..Desired::default()

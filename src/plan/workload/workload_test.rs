@@ -1,6 +1,6 @@
 //! Rollouts as tables, and over all small numbers.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::plan::event::{ConditionChange, Desired};
@@ -101,8 +101,12 @@ impl World {
             pods: pods.map(|p| (p.uid.clone(), Arc::new(p))).collect(),
             written: (found.workloads.iter())
                 .filter_map(|w| Some((w.key.clone(), self.written?)))
-                .collect(),
-            workloads: workloads.map(|w| (w.key.clone(), Arc::new(w))).collect(),
+                .collect::<BTreeMap<_, _>>()
+                .into(),
+            workloads: workloads
+                .map(|w| (w.key.clone(), Arc::new(w)))
+                .collect::<BTreeMap<_, _>>()
+                .into(),
             complete,
             ..Desired::default()
         };

@@ -181,8 +181,11 @@ fn a_pod_has_completed_when_all_of_its_containers_have_ended_well() {
     node.work();
     assert_eq!(held(&node, "web"), None);
     assert!(runs(&node, "web"));
-    // One that never restarts and fails has not completed; nor has one that always restarts.
-    for policy in [RestartPolicy::Never, RestartPolicy::Always] {
+    // One that never restarts and fails will not complete; nor will one that always restarts.
+    for (policy, state) in [
+        (RestartPolicy::Never, "has failed"),
+        (RestartPolicy::Always, "has not completed"),
+    ] {
         let mut node = new();
         step.restart_policy = policy;
         wants(&mut node, &[&step, &web]);
@@ -190,7 +193,10 @@ fn a_pod_has_completed_when_all_of_its_containers_have_ended_well() {
         let code = i32::from(policy == RestartPolicy::Never);
         node.end_of(&uid(&node, "step"), code);
         node.work();
-        assert_eq!(held(&node, "web"), not_yet(), "{policy:?}");
+        assert_eq!(
+            held(&node, "web"),
+            waits(&format!("pod `default/step` {state}"))
+        );
     }
 }
 

@@ -2,7 +2,7 @@
 //! must hold of them is computed a second time, from the document and from the pods before and after each fact.
 
 use std::collections::HashMap;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use coracle::plan::workload::status;
 use coracle::spec::convert::{ConvertContext, documents};
@@ -88,7 +88,7 @@ impl Documents {
 
     pub(super) fn add_to(&self, desired: &mut coracle::plan::event::Desired) {
         for (key, (workload, pods)) in &self.asked {
-            desired.workloads.insert(key.clone(), workload.clone());
+            Arc::make_mut(&mut desired.workloads).insert(key.clone(), workload.clone());
             let pods = pods.iter().map(|pod| (pod.uid.clone(), pod.clone()));
             desired.pods.extend(pods);
         }
