@@ -6,7 +6,12 @@ import time
 from catalogue import scenario
 from machine import Failed
 
+from scenarios import order
 from scenarios.node import agent_pid, equal, pod
+
+# Continues on the machine of those that reboot, too.
+MACHINE = order.__name__.rsplit(".", 1)[1]
+ORDER = 1
 
 # The groups of the settings below that have pods, three each; another group has none.
 PRIORITIES = [0, 1000, 10000, 2000000000]
