@@ -4,7 +4,7 @@
 //! Each event is a line of text. A new or updated event appends a line, and the list is made of the newest lines: it can
 //! be restored from them.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
@@ -196,10 +196,10 @@ impl EventRing {
             .collect()
     }
 
-    /// The line with this text.
-    pub(crate) fn line(&self, text: &str) -> Option<Arc<str>> {
-        let found = self.seen.iter().find(|seen| *seen.line == *text)?;
-        Some(Arc::clone(&found.line))
+    /// All lines as they are kept.
+    pub(crate) fn kept(&self) -> BTreeSet<Arc<str>> {
+        let all = self.seen.iter();
+        all.map(|seen| Arc::clone(&seen.line)).collect()
     }
 
     /// All lines, oldest first.

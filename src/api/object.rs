@@ -47,12 +47,12 @@ pub(crate) enum Body {
 }
 
 impl Body {
-    /// The bytes that it has of its own.
+    /// The bytes that are kept for it when its object is gone.
     fn len(&self) -> usize {
         match self {
             Self::Json(json) => json.len(),
             Self::Event { line, .. } => line.len(),
-            Self::Document { over, .. } => over.len(),
+            Self::Document { file, over } => file.len() + over.len(),
         }
     }
 }
@@ -230,8 +230,19 @@ impl Collection {
     ) -> bool {
         let before = self.get(&object.key);
         let same_one = before.as_ref().filter(|old| old.uid == object.uid);
-        if same_one.is_some_and(|old| render(old.version) == old.body) {
-            return false;
+        if let Some(old) = same_one {
+            let body = render(old.version);
+            if body == old.body {
+                // A file that was read again: only what the planner keeps now is kept here.
+                if matches!(body, Body::Document { .. }) {
+                    let same = Object {
+                        body,
+                        ..Object::clone(old)
+                    };
+                    self.objects.replace(Stored(Arc::new(same)));
+                }
+                return false;
+            }
         }
         object.version = version;
         object.since = same_one.map_or(version, |old| old.since);
@@ -295,13 +306,8 @@ impl Collection {
         Packed { rows, files }
     }
 
-    /// Puts packed objects back. `line` returns an event's line where another keeps it, and `host` is the node's name.
-    pub(crate) fn unpack(
-        &mut self,
-        packed: &Packed,
-        line: impl Fn(&str) -> Option<Arc<str>>,
-        host: &Arc<str>,
-    ) {
+    /// Puts packed objects back. `lines` are those that the list of events keeps, and `host` is the node's name.
+    pub(crate) fn unpack(&mut self, packed: &Packed, lines: &BTreeSet<Arc<str>>, host: &Arc<str>) {
         let object = |row: Row| {
             Arc::new(Object {
                 key: row.key,
@@ -309,7 +315,7 @@ impl Collection {
                 body: match row.body {
                     PackedBody::Json(json) => Body::Json(Bytes::from(json)),
                     PackedBody::Event(text) => Body::Event {
-                        line: line(&text).unwrap_or_else(|| text.into()),
+                        line: (lines.get(&*text).cloned()).unwrap_or_else(|| text.into()),
                         host: Arc::clone(host),
                     },
                     PackedBody::Document(number, over) => Body::Document {

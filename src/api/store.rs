@@ -166,7 +166,12 @@ impl Store {
     /// Shows the node.
     pub fn set_node(&self, node: Node) {
         let object = Object::new(&node.metadata);
-        self.lock().ring.host = object.key.1.as_str().into();
+        let mut inner = self.lock();
+        // Events share the name.
+        if *inner.ring.host != *object.key.1 {
+            inner.ring.host = object.key.1.as_str().into();
+        }
+        drop(inner);
         self.upsert(Kind::Nodes, object, |version| {
             let mut node = node.clone();
             node.metadata.resource_version = Some(version.to_string());
@@ -217,9 +222,9 @@ impl Store {
         allocator::trim();
         let mut ring = std::mem::take(&mut inner.ring);
         ring.restore(lines.as_bytes());
+        let lines = ring.kept();
         for (kind, packed) in Kind::ALL.into_iter().zip(&packed) {
-            let collection = inner.collection(kind);
-            collection.unpack(packed, |text| ring.line(text), &ring.host);
+            inner.collection(kind).unpack(packed, &lines, &ring.host);
         }
         inner.ring = ring;
     }
@@ -506,5 +511,15 @@ mod tests {
             panic!("{object:?}");
         };
         assert!(Arc::ptr_eq(same, &file));
+        drop(inner);
+        // Its file is read again, and says the same.
+        let again: Arc<str> = (*file).into();
+        store.upsert_workload(&key, &again, &over);
+        assert_eq!(store.version(), version);
+        let object = store.get(kinds[1], &("default".to_owned(), "web".to_owned()));
+        let Body::Document { file: same, .. } = &object.unwrap().body else {
+            panic!("a document");
+        };
+        assert!(Arc::ptr_eq(same, &again));
     }
 }

@@ -1,6 +1,6 @@
 //! Documents that stand for pods, as clients see them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
@@ -25,6 +25,8 @@ pub(super) struct Workloads {
     documents: Vec<(Arc<Workload>, Time)>,
     /// The hash of what each of them was shown with last beside its file.
     beside: Vec<u64>,
+    /// The same of Jobs that CronJobs made.
+    beside_made: BTreeMap<WorkloadKey, u64>,
     /// What had changed in the planner's state when they were shown last.
     changes: Option<u64>,
     /// They are shown once what Jobs have achieved is on disk.
@@ -35,6 +37,7 @@ impl Workloads {
     /// These documents are in force.
     pub(super) fn set(&mut self, documents: Vec<(Arc<Workload>, Time)>) {
         self.beside = vec![0; documents.len()];
+        self.beside_made.clear();
         self.documents = documents;
         self.changes = None;
     }
@@ -97,16 +100,23 @@ impl Node {
             (&status, &annotations, stopped).hash(&mut beside);
             (since.0.as_second(), generation).hash(&mut beside);
             let beside = beside.finish();
-            match self.workloads.beside.get_mut(number) {
-                Some(before) if *before == beside => continue,
-                Some(before) => *before = beside,
-                None => {}
+            let before = match self.workloads.beside.get_mut(number) {
+                Some(before) => before,
+                None => (self.workloads.beside_made)
+                    .entry(workload.key.clone())
+                    .or_default(),
+            };
+            if std::mem::replace(before, beside) == beside {
+                continue;
             }
             let meta = (since, generation, stopped);
             let over = over(workload, meta, status, annotations);
             let (store, file) = (&self.shown.store, &workload.manifest);
             store.upsert_workload(&workload.key, file, &over);
         }
+        let made = &self.state.workloads.crons.made;
+        let beside_made = &mut self.workloads.beside_made;
+        beside_made.retain(|key, _| made.contains_key(key));
         for kind in WorkloadKind::ALL {
             let of_kind = all.iter().filter(|(w, _)| w.key.kind == kind);
             let known: BTreeSet<&WorkloadKey> = of_kind.map(|(w, _)| &w.key).collect();

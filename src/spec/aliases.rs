@@ -10,8 +10,8 @@ pub const ANNOTATION: &str = "coracle.dev/aliases";
 
 /// Limit of a service's aliases.
 pub const MAX: usize = 32;
-/// Limits of a name and of its labels, in bytes (RFC 1035); a name gets the cluster's domain behind it.
-const MAX_NAME: usize = 180;
+/// Limits of a name and of its labels, in bytes (RFC 1035): a name gets namespace and domain behind it, and has 253 then.
+const MAX_NAME: usize = 150;
 const MAX_LABEL: usize = 63;
 
 /// Whether an alias may have this name: labels of letters, digits, `-` and `_`, with dots between them.
@@ -33,9 +33,12 @@ pub(super) fn of(
     let mut found = Vec::new();
     for name in text.split(',').map(str::trim) {
         if !is_valid(name) {
-            let problem = format!(
-                "`{name}` must be a name of letters, digits, `-`, `_` and dots; commas are between several"
-            );
+            let problem = match name {
+                "" => "names are separated by commas, and one is empty".to_owned(),
+                _ => format!(
+                    "`{name}` must be a name of letters, digits, `-` and `_`, at most {MAX_LABEL} between dots and {MAX_NAME} in all"
+                ),
+            };
             report.invalid(&path.field(ANNOTATION), text, problem);
             return Vec::new();
         }

@@ -45,7 +45,12 @@ pub(crate) fn service(
     let families = families(spec);
     let metadata = path.field("metadata");
     let written = service.metadata.annotations.as_ref();
-    let aliases = aliases::of(written, &metadata.field("annotations"), report);
+    let annotations = metadata.field("annotations");
+    let aliases = aliases::of(written, &annotations, report);
+    if kind == Type::ExternalName && !aliases.is_empty() {
+        let at = annotations.field(aliases::ANNOTATION);
+        report.forbidden(&at, "an ExternalName is an alias itself");
+    }
     idle(spec, kind, &at, report);
     let warnings = report.take_warnings();
     if !report.is_clean() {

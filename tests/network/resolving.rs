@@ -70,7 +70,7 @@ fn every_resolver_finds_pods_and_services_by_short_and_long_names() {
 #[test]
 fn every_resolver_finds_aliases_and_the_node() {
     let world = world(None);
-    let names = "coracle.dev/aliases: \"app_db, chat.example.com\"";
+    let names = "coracle.dev/aliases: \"app_db, chat.printer.test\"";
     let service = format!(
         "apiVersion: v1\nkind: Service\nmetadata:\n  name: sql\n  annotations: {{{names}}}\nspec:\n  clusterIP: None\n  selector: \
          {{app: sql}}\n"
@@ -81,9 +81,18 @@ fn every_resolver_finds_aliases_and_the_node() {
         .agent
         .write("db.yaml", &format!("{pod}---\n{service}"));
     let ip = addresses(&world.agent.wait_running("db"))[0].to_string();
-    for name in ["sql", "app_db", "chat.example.com"] {
+    for name in ["sql", "app_db"] {
         all_find(&world, name, &ip);
     }
+    for resolver in ["getent", "musl-getent"] {
+        let mut command = vec![resolver, "ahosts", "chat.printer.test"];
+        command.retain(|word| resolver == "getent" || *word != "ahosts");
+        let (_, said) = exec(&world.agent, "client", &command);
+        assert!(said.contains(&ip), "{resolver}: {said}");
+    }
+    // The domain of an alias is still another server's.
+    let _server = NameServer::start(&world.remote, "printer.test", "192.0.2.99");
+    all_find(&world, "printer.test", "192.0.2.99");
     let any = [IpAddr::V4(Ipv4Addr::UNSPECIFIED)];
     serve_on(world.node(), "node", &any, 7070);
     for name in ["host.containers.internal", "host.docker.internal"] {

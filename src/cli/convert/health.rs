@@ -35,10 +35,7 @@ pub(super) fn probes(work: &Work<'_>, service: &Value, container: &mut Entries) 
     };
     let retries = scalar(check, "retries").and_then(|n| n.parse::<u32>().ok());
     let retries = retries.filter(|n| *n > 0).unwrap_or(3);
-    // There is one interval; a service that is slow to be known as healthy holds up those that wait for it.
-    let later = time("interval", 30);
-    let interval = time("start_interval", later).min(later);
-    let retries = retries.saturating_mul(later) / interval;
+    let interval = time("interval", 30);
     let probe = |failures: u32| {
         let mut probe = Entries::new();
         let exec = super::tree::map([("command", texts(command.clone()))]);
@@ -63,9 +60,8 @@ pub(super) fn probes(work: &Work<'_>, service: &Value, container: &mut Entries) 
         }
     }
     set(container, "readinessProbe", probe(retries));
-    if interval < later {
-        let what = format!("healthcheck.interval: {later}s: start_interval is used all the time");
-        container.push(work.lost_entry(&what));
+    if check.get("start_interval").is_some() {
+        container.push(work.lost_entry("healthcheck.start_interval"));
     }
 }
 

@@ -54,15 +54,30 @@ fn names_that_kubernetes_does_not_allow_are_aliases() {
 }
 
 #[test]
-fn the_node_has_a_name_and_servers_of_names_are_asked_alone_where_no_other_is_needed() {
+fn a_name_that_was_changed_takes_no_name_of_others() {
+    let made = yaml(
+        "services:\n  app_db: {image: 'a:1'}\n  x: {image: 'b:1', networks: {n: {aliases: [app-db]}}}\n  y: {image: 'c:1', networks: {n: \
+         {aliases: [app_db]}}}\n",
+    );
+    let of_x = "  name: app-db\nspec:\n  clusterIP: None\n  publishNotReadyAddresses: true\n  selector:\n    app: x\n";
+    let of_both = "  name: app-db-2\n  annotations:\n    coracle.dev/aliases: app_db\n";
+    check(
+        "a changed name",
+        &made,
+        &[of_x, of_both],
+        &["not carried over"],
+    );
+}
+
+#[test]
+fn the_node_has_a_name_and_name_servers_are_asked_after_its_own() {
     let hosts = "extra_hosts: ['host.docker.internal:host-gateway', 'box:host-gateway']";
     says(
         &format!("  a: {{image: 'a:1', {hosts}, dns: 192.0.2.1}}\n"),
         &[
             "extra_hosts: box:host-gateway: write an address of the node in its place, or use the name host.containers.internal",
-            "dnsPolicy: None\n",
         ],
-        &["hostAliases", "docker.internal", "not carried over: dns"],
+        &["hostAliases", "docker.internal", "dnsPolicy: None\n"],
     );
     says(
         &format!(
@@ -74,18 +89,12 @@ fn the_node_has_a_name_and_servers_of_names_are_asked_alone_where_no_other_is_ne
         ],
         &["dnsPolicy: None\n"],
     );
-}
-
-#[test]
-fn a_service_is_checked_as_often_as_at_its_start() {
-    let check = "test: 'true', interval: 1m, start_interval: 5s, retries: 2";
+    // The pod is on the host's network by another of its containers.
     says(
-        &format!("  a: {{image: 'a:1', healthcheck: {{{check}}}}}\n"),
-        &[
-            "periodSeconds: 5\n",
-            "failureThreshold: 24\n",
-            "healthcheck.interval: 60s: start_interval is used all the time",
-        ],
+        &format!(
+            "  a: {{image: 'a:1', {hosts}, network_mode: 'service:v'}}\n  v: {{image: 'v:1', network_mode: host}}\n"
+        ),
+        &["- ip: 127.0.0.1\n    hostnames:\n    - host.docker.internal\n"],
         &[],
     );
 }

@@ -101,10 +101,13 @@ fn names(shared: &Shared<'_>, plan: &Plan<'_>, group: &Group<'_>) -> Vec<String>
                 let what = format!("the name {name}: others reach it as `{as_written}`");
                 shared.lost(member, &what);
             }
-            let other = plan
-                .objects
-                .iter()
-                .find(|(_, object)| **object == as_written);
+            // Of names that cannot be kept, another one's pod may have got this.
+            let own = |of: &str| {
+                let pod = scalar(plan.services[of], "x-pod-name");
+                of == as_written || pod.as_deref() == Some(&*as_written)
+            };
+            let mut others = plan.objects.iter();
+            let other = others.find(|(of, object)| **object == as_written && own(of));
             match other {
                 Some((other, _)) if !group.members.contains(other) => {
                     let what = format!("the name {name}: the service `{other}` has it");

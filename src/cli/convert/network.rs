@@ -71,15 +71,9 @@ pub(super) fn network(work: &Work<'_>, service: &Value, pod: &mut Pod) {
         );
     }
     if dns.iter().any(|(key, _)| key == "nameservers") {
-        match work.shared.project.services.len() {
-            // No names of others are needed.
-            1 => pod.share(work, "dnsPolicy", text("None")),
-            _ => {
-                let what = "dns: these servers are asked only if the node's own do not answer; `dnsPolicy: None` has \
-                            them alone, without the names of other pods";
-                pod.spec.push(work.lost_entry(what));
-            }
-        }
+        let what = "dns: these servers are asked only if the node's own does not answer; `dnsPolicy: None` has them \
+                    alone, without the names of other pods and of the node";
+        pod.spec.push(work.lost_entry(what));
     }
     if !dns.is_empty() {
         pod.share(work, "dnsConfig", Value::Map(dns));
@@ -136,7 +130,16 @@ pub(super) fn extra_hosts(value: Option<&Value>) -> Vec<String> {
 /// `extra_hosts` as host aliases. The address of the node is not known here, but pods know two names of it.
 fn hosts(work: &Work<'_>, service: &Value, pod: &mut Pod) {
     let mut aliases: Vec<Value> = Vec::new();
-    let is_of_host = scalar(service, "network_mode").as_deref() == Some("host");
+    let mut members = work.shared.project.services.iter();
+    let is_of_host = members.any(|(name, service)| {
+        let of_pod = *name == work.service || work.members.contains(&&**name);
+        of_pod && scalar(service, "network_mode").as_deref() == Some("host")
+    });
+    let names_node = |name: &str| {
+        NODE_NAMES
+            .iter()
+            .any(|known| known.eq_ignore_ascii_case(name))
+    };
     for entry in extra_hosts(service.get("extra_hosts")) {
         let (name, ip) = entry
             .split_once('=')
@@ -144,7 +147,7 @@ fn hosts(work: &Work<'_>, service: &Value, pod: &mut Pod) {
             .unwrap_or((&entry, ""));
         let ip = match ip.trim_start_matches('[').trim_end_matches(']') {
             "host-gateway" if is_of_host => "127.0.0.1",
-            "host-gateway" if NODE_NAMES.contains(&name) => continue,
+            "host-gateway" if names_node(name) => continue,
             ip => ip,
         };
         match ip.parse::<std::net::IpAddr>() {

@@ -428,9 +428,12 @@ fn container(unit: &Unit, units: &[Unit]) -> Result<Entries, String> {
     {
         return Err(of("it has no `Image`".to_owned()));
     }
+    // podman itself restarts it (`PodmanArgs=--restart=always`), before systemd sees that it has ended.
+    let by_podman = service.iter().find(|(key, _)| key == "restart");
+    let by_podman = by_podman.and_then(|(_, policy)| policy.scalar_text());
     match unit.last("Service", "Restart") {
-        // podman itself restarts it (`PodmanArgs=--restart=always`).
-        None | Some("no") if service.iter().any(|(key, _)| key == "restart") => {}
+        _ if matches!(by_podman.as_deref(), Some("always" | "unless-stopped")) => {}
+        None | Some("no") if by_podman.is_some() => {}
         None | Some("no") => set(&mut service, "restart", text("no")),
         Some("on-failure" | "on-abnormal" | "on-abort" | "on-watchdog") => {
             set(&mut service, "restart", text("on-failure"));

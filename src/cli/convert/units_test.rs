@@ -145,6 +145,28 @@ fn what_is_no_container_becomes_none_and_drop_ins_belong_to_their_units() {
 }
 
 #[test]
+fn podmans_own_restart_policy_goes_before_systemds() {
+    let made = |more: &str, restart: &str| {
+        let unit = format!("[Container]\nImage=a:1\n{more}\n[Service]\n{restart}\n");
+        units(&[("a.container", &unit)]).expect("converted")
+    };
+    for (more, restart, policy) in [
+        ("PodmanArgs=--restart=always", "Restart=on-failure", None),
+        ("PodmanArgs=--restart=always", "", None),
+        ("PodmanArgs=--restart=on-failure", "", Some("OnFailure")),
+        ("PodmanArgs=--restart=no", "Restart=always", None),
+        ("", "Restart=on-failure", Some("OnFailure")),
+        ("", "", Some("Never")),
+    ] {
+        let made = made(more, restart);
+        let found = made
+            .lines()
+            .find_map(|line| line.strip_prefix("  restartPolicy: "));
+        assert_eq!(found, policy, "{more} {restart}: {made}");
+    }
+}
+
+#[test]
 fn variables_of_services_are_named() {
     let unit = units(&[(
         "a.container",

@@ -340,8 +340,8 @@ fn aliases_stand_for_all_services_that_have_them() {
             Rtype::AAAA,
             "NOERROR | chat.example.com.default.svc.~ AAAA fd00::2; | |",
         ),
-        // Names in between exist, and no other namespace has them.
-        ("example.com.default.svc.~", Rtype::A, NODATA),
+        // Names in between do not exist, and no other namespace has them.
+        ("example.com.default.svc.~", Rtype::A, NO_NAME),
         ("app_db.ops.svc.~", Rtype::A, NO_NAME),
         ("chat.example.com", Rtype::A, "forward"),
         (

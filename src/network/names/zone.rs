@@ -84,14 +84,17 @@ impl Zone {
             self.names
                 .insert(key, addresses.iter().map(address).collect());
         }
-        if self.apex.is_none() || addresses.is_empty() {
-            return;
-        }
         // Servers of the node that are reached by these names mostly have no IPv6.
         let one = Families::First.of(addresses);
-        for name in NODE_NAMES.into_iter().filter_map(parse) {
-            let records = one.iter().map(address).collect();
-            self.names.insert(key(&name), records);
+        for key in NODE_NAMES
+            .into_iter()
+            .filter_map(parse)
+            .map(|name| key(&name))
+        {
+            match one.is_empty() || self.apex.is_none() {
+                true => self.names.remove(&key),
+                false => self.names.insert(key, one.iter().map(address).collect()),
+            };
         }
     }
 
@@ -218,8 +221,18 @@ impl Zone {
                 found.push((format!("{alias}.{namespace}.svc"), records.to_vec()));
             }
         }
-        for (alias, records) in found {
-            self.add(&alias, records);
+        for (alias, data) in found {
+            let Some(key) = self.full_name(&alias).map(|name| key(&name)) else {
+                continue;
+            };
+            // Without its ancestors: musl's resolver asks nobody else for `example.com` if that exists below the namespace.
+            let records = self.names.entry(key).or_default();
+            let stands_for_another = records.iter().any(|data| matches!(data, Data::Cname(_)));
+            for record in data.into_iter().filter(|_| !stands_for_another) {
+                if !records.contains(&record) {
+                    records.push(record);
+                }
+            }
         }
     }
 
