@@ -216,18 +216,26 @@ fn the_annotations_are_those_that_are_known() {
         .unwrap();
     for field in &annotations.fields {
         let name = field.name.replace("CONTAINER", "c");
-        let text = json!({
-            "apiVersion": "v1", "kind": "Pod",
-            "metadata": { "name": "p", "annotations": { name.clone(): "?" } },
-            "spec": { "containers": [{ "name": "c", "image": "i" }] },
-        });
-        let known = match convert::documents(text.to_string().as_bytes(), "f", &CONTEXT) {
-            Ok(found) => !found.pods[0]
-                .warnings
-                .iter()
-                .any(|w| w.contains("unknown to coracle")),
-            Err(_) => true,
+        let of = |kind: &str, spec: serde_json::Value| {
+            json!({
+                "apiVersion": "v1", "kind": kind, "spec": spec,
+                "metadata": { "name": "p", "annotations": { name.clone(): "?" } },
+            })
         };
+        let pod = of(
+            "Pod",
+            json!({ "containers": [{ "name": "c", "image": "i" }] }),
+        );
+        let service = of("Service", json!({ "ports": [{ "port": 80 }] }));
+        let known = [pod, service].into_iter().any(|document| {
+            match convert::documents(document.to_string().as_bytes(), "f", &CONTEXT) {
+                Ok(found) => {
+                    let mut warnings = found.all_warnings().into_iter();
+                    !warnings.any(|warning| warning.contains("unknown to coracle"))
+                }
+                Err(_) => true,
+            }
+        });
         assert!(known, "{name}");
     }
 }
