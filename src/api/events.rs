@@ -128,6 +128,13 @@ pub(crate) struct Recorded {
 }
 
 impl EventRing {
+    /// Sets the node's name. Events share it.
+    pub(crate) fn set_host(&mut self, host: &str) {
+        if *self.host != *host {
+            self.host = host.into();
+        }
+    }
+
     /// Records an event: a new one, or another occurrence of an earlier one, which becomes the newest.
     pub(crate) fn push(&mut self, record: &EventRecord) -> Recorded {
         let mut record = EventRecord {

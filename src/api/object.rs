@@ -1,5 +1,6 @@
-//! A Kubernetes object as stored for readers: its JSON as sent, which is small in memory and needs no serializer, or what it
-//! is made of where something else keeps that already.
+//! A Kubernetes object as stored for readers. Most are kept as the JSON that is sent: this is small in memory, and lists
+//! and watches need no serializer. Of events and of documents that stand for pods, only what their JSON is made of is
+//! kept, and shared with what keeps it anyway.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
@@ -41,7 +42,7 @@ pub(crate) enum Body {
     Json(Bytes),
     /// An event's line, which the list of events keeps, and the node's name.
     Event { line: Arc<str>, host: Arc<str> },
-    /// What a file says, which the planner keeps, and what is laid over it, as a merge patch (RFC 7386) that removes
+    /// What a file says, which the planner keeps, and what is laid over it: a merge patch (RFC 7386) that removes
     /// nothing.
     Document { file: Arc<str>, over: Box<str> },
 }
@@ -70,14 +71,20 @@ fn lay(over: Value, below: &mut Value) {
 }
 
 impl Object {
-    /// Takes metadata; the collection fills in `body` and versions.
+    /// Takes key and UID of an object's metadata.
     pub(crate) fn new(meta: &ObjectMeta) -> Self {
+        let key = (
+            meta.namespace.clone().unwrap_or_default(),
+            meta.name.clone().unwrap_or_default(),
+        );
+        Self::of(key, meta.uid.clone().unwrap_or_default())
+    }
+
+    /// An object without content; the collection fills in `body` and versions.
+    pub(crate) fn of(key: Key, uid: String) -> Self {
         Self {
-            key: (
-                meta.namespace.clone().unwrap_or_default(),
-                meta.name.clone().unwrap_or_default(),
-            ),
-            uid: meta.uid.clone().unwrap_or_default(),
+            key,
+            uid,
             body: Body::Json(Bytes::new()),
             version: 0,
             since: 0,
@@ -233,7 +240,7 @@ impl Collection {
         if let Some(old) = same_one {
             let body = render(old.version);
             if body == old.body {
-                // A file that was read again: only what the planner keeps now is kept here.
+                // The file was read again: the text is shared with the planner's new copy.
                 if matches!(body, Body::Document { .. }) {
                     let same = Object {
                         body,

@@ -166,12 +166,7 @@ impl Store {
     /// Shows the node.
     pub fn set_node(&self, node: Node) {
         let object = Object::new(&node.metadata);
-        let mut inner = self.lock();
-        // Events share the name.
-        if *inner.ring.host != *object.key.1 {
-            inner.ring.host = object.key.1.as_str().into();
-        }
-        drop(inner);
+        self.lock().ring.set_host(&object.key.1);
         self.upsert(Kind::Nodes, object, |version| {
             let mut node = node.clone();
             node.metadata.resource_version = Some(version.to_string());
@@ -231,11 +226,8 @@ impl Store {
 
     fn show_event(&self, key: Key, line: &Arc<str>) {
         let host = Arc::clone(&self.lock().ring.host);
-        let object = Object {
-            uid: key.1.clone(),
-            key,
-            ..Object::new(&ObjectMeta::default())
-        };
+        let uid = key.1.clone();
+        let object = Object::of(key, uid);
         self.upsert_body(Kind::Events, object, |_| Body::Event {
             line: Arc::clone(line),
             host: Arc::clone(&host),
@@ -281,11 +273,8 @@ impl Store {
     /// Shows a document that stands for pods: what its file says, and what is laid over that. Does nothing if it is
     /// unchanged.
     pub fn upsert_workload(&self, key: &WorkloadKey, file: &Arc<str>, over: &Value) {
-        let object = Object {
-            key: (key.namespace.clone(), key.name.clone()),
-            uid: key.uid().to_string(),
-            ..Object::new(&ObjectMeta::default())
-        };
+        let name = (key.namespace.clone(), key.name.clone());
+        let object = Object::of(name, key.uid().to_string());
         let over: Box<str> = over.to_string().into();
         self.upsert_body(Kind::Workloads(key.kind), object, |_| Body::Document {
             file: Arc::clone(file),

@@ -1,6 +1,6 @@
 //! Documents that stand for pods, as clients see them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
@@ -23,10 +23,8 @@ const REVISION_NOTE: &str = "coracle.dev/in-force";
 pub(super) struct Workloads {
     /// The documents in force, each with the time of its file.
     documents: Vec<(Arc<Workload>, Time)>,
-    /// The hash of what each of them was shown with last beside its file.
-    beside: Vec<u64>,
-    /// The same of Jobs that CronJobs made.
-    beside_made: BTreeMap<WorkloadKey, u64>,
+    /// For each document, a hash of its key and of what it was shown with last beside its file.
+    beside: BTreeSet<u64>,
     /// What had changed in the planner's state when they were shown last.
     changes: Option<u64>,
     /// They are shown once what Jobs have achieved is on disk.
@@ -36,9 +34,8 @@ pub(super) struct Workloads {
 impl Workloads {
     /// These documents are in force.
     pub(super) fn set(&mut self, documents: Vec<(Arc<Workload>, Time)>) {
-        self.beside = vec![0; documents.len()];
-        self.beside_made.clear();
         self.documents = documents;
+        self.beside.clear();
         self.changes = None;
     }
 }
@@ -88,7 +85,8 @@ impl Node {
         let made = made.map(|made| (Arc::clone(&made.workload), time(made.created)));
         let documents = self.workloads.documents.iter().cloned();
         let all: Vec<_> = documents.chain(made).collect();
-        for (number, (workload, created)) in all.iter().enumerate() {
+        let before = std::mem::take(&mut self.workloads.beside);
+        for (workload, created) in &all {
             let status = status::of(&self.state, workload).unwrap_or_default();
             let annotations = self.annotations(workload);
             let stops = &self.state.stops;
@@ -97,16 +95,11 @@ impl Node {
             let since = since.as_ref().unwrap_or(created);
             let generation = status::generation(&self.state, &workload.key);
             let mut beside = DefaultHasher::new();
-            (&status, &annotations, stopped).hash(&mut beside);
+            (&workload.key, &status, &annotations, stopped).hash(&mut beside);
             (since.0.as_second(), generation).hash(&mut beside);
             let beside = beside.finish();
-            let before = match self.workloads.beside.get_mut(number) {
-                Some(before) => before,
-                None => (self.workloads.beside_made)
-                    .entry(workload.key.clone())
-                    .or_default(),
-            };
-            if std::mem::replace(before, beside) == beside {
+            self.workloads.beside.insert(beside);
+            if before.contains(&beside) {
                 continue;
             }
             let meta = (since, generation, stopped);
@@ -114,9 +107,6 @@ impl Node {
             let (store, file) = (&self.shown.store, &workload.manifest);
             store.upsert_workload(&workload.key, file, &over);
         }
-        let made = &self.state.workloads.crons.made;
-        let beside_made = &mut self.workloads.beside_made;
-        beside_made.retain(|key, _| made.contains_key(key));
         for kind in WorkloadKind::ALL {
             let of_kind = all.iter().filter(|(w, _)| w.key.kind == kind);
             let known: BTreeSet<&WorkloadKey> = of_kind.map(|(w, _)| &w.key).collect();

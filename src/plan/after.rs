@@ -73,7 +73,7 @@ pub(super) struct Level {
     started: bool,
     ready: bool,
     complete: bool,
-    /// It has ended, and not well.
+    /// It has failed for good.
     failed: bool,
 }
 

@@ -8,10 +8,14 @@ use super::error::{Path, Report};
 /// The annotation: `coracle.dev/aliases: app_db, db.example.com`.
 pub const ANNOTATION: &str = "coracle.dev/aliases";
 
+/// The names by which podman's and docker's containers know their node.
+pub const OF_NODE: [&str; 2] = ["host.containers.internal", "host.docker.internal"];
+
 /// Limit of a service's aliases.
 pub const MAX: usize = 32;
-/// Limits of a name and of its labels, in bytes (RFC 1035): a name gets namespace and domain behind it, and has 253 then.
+/// Limit of a name in bytes. DNS allows 253 (RFC 1035), namespace and domain included.
 const MAX_NAME: usize = 150;
+/// Limit of a label in bytes (RFC 1035).
 const MAX_LABEL: usize = 63;
 
 /// Whether an alias may have this name: labels of letters, digits, `-` and `_`, with dots between them.
@@ -34,9 +38,10 @@ pub(super) fn of(
     for name in text.split(',').map(str::trim) {
         if !is_valid(name) {
             let problem = match name {
-                "" => "names are separated by commas, and one is empty".to_owned(),
+                "" => "must be names separated by commas, and one is empty".to_owned(),
                 _ => format!(
-                    "`{name}` must be a name of letters, digits, `-` and `_`, at most {MAX_LABEL} between dots and {MAX_NAME} in all"
+                    "`{name}` must consist of letters, digits, `-` and `_`, in labels of at most {MAX_LABEL} characters with dots \
+                     between them, {MAX_NAME} in all"
                 ),
             };
             report.invalid(&path.field(ANNOTATION), text, problem);

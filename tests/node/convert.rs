@@ -7,14 +7,14 @@ services:
   worker:
     image: busybox:test
     restart: always
-    command: sh -c 'while ! wget -qO- http://store:8080/name; do sleep 0.1; done; exec sleep 1000'
+    command: sh -c 'while ! wget -qO- http://app_store:8080/name; do sleep 0.1; done; exec sleep 1000'
     stop_grace_period: 1s
     deploy: {replicas: 2}
-    depends_on: {store: {condition: service_healthy}}
+    depends_on: {app_store: {condition: service_healthy}}
 ";
 
 const STORE: &str = "services:
-  store:
+  app_store:
     image: busybox:test
     restart: always
     command: httpd -f -p 8080 -h /www

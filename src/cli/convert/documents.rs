@@ -259,7 +259,7 @@ const ONCE: [&str; 4] = ["no", "none", "false", ""];
 /// A service's restart policy, and what is written for it.
 fn policy(service: &Value) -> (&'static str, Option<String>) {
     let deploy = service.get("deploy").and_then(|d| d.get("restart_policy"));
-    // It goes before `restart`, as in compose.
+    // It takes precedence over `restart`, as in compose.
     let written = match deploy {
         Some(deploy) => Some(scalar(deploy, "condition").unwrap_or_else(|| "any".to_owned())),
         None => scalar(service, "restart"),

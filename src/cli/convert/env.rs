@@ -24,12 +24,7 @@ pub(super) fn environment(work: &Work<'_>, service: &Value, container: &mut Entr
         ]));
     }
     if !absent.is_empty() {
-        let of = if absent.len() == 1 {
-            "it has"
-        } else {
-            "they have"
-        };
-        let what = format!("environment: {}: {of} no value here", absent.join(", "));
+        let what = format!("environment: {}: no value is set", absent.join(", "));
         all.push(work.lost(&what));
     }
     // Secrets that podman gives as variables.

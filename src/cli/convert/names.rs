@@ -2,7 +2,7 @@
 
 use super::plan::Plan;
 use super::tree::{entries, map, pairs, scalar, scalars, set, text};
-use super::words::object_name;
+use super::words::{first_free, object_name};
 use super::work::Shared;
 use crate::spec::aliases;
 use crate::spec::value::Value;
@@ -47,11 +47,9 @@ pub(super) fn all(shared: &Shared<'_>, plan: &Plan<'_>, groups: &[Group<'_>]) ->
         let has_room = |named: &Named| named.pods == pods && named.aliases.len() < aliases::MAX;
         let position = all.iter().position(has_room);
         let position = position.unwrap_or_else(|| {
-            let wish = object_name(&alias);
-            let is_free = |name: &String| !all.iter().any(|named| named.name == *name);
-            let numbered = (2..).map(|number| format!("{wish}-{number}"));
-            let name = std::iter::once(wish.clone()).chain(numbered).find(is_free);
-            all.push(of((name.unwrap_or(wish), pods)));
+            let is_taken = |name: &str| all.iter().any(|named| named.name == name);
+            let name = first_free(&object_name(&alias), &mut |name| !is_taken(name));
+            all.push(of((name, pods)));
             all.len() - 1
         });
         all[position].aliases.push(alias);
@@ -101,13 +99,13 @@ fn names(shared: &Shared<'_>, plan: &Plan<'_>, group: &Group<'_>) -> Vec<String>
                 let what = format!("the name {name}: others reach it as `{as_written}`");
                 shared.lost(member, &what);
             }
-            // Of names that cannot be kept, another one's pod may have got this.
-            let own = |of: &str| {
+            // A pod may have this name only because its service's own cannot be kept: that does not count.
+            let is_own = |of: &str| {
                 let pod = scalar(plan.services[of], "x-pod-name");
-                of == as_written || pod.as_deref() == Some(&*as_written)
+                of.eq_ignore_ascii_case(&as_written) || pod.as_deref() == Some(&*as_written)
             };
             let mut others = plan.objects.iter();
-            let other = others.find(|(of, object)| **object == as_written && own(of));
+            let other = others.find(|(of, object)| **object == as_written && is_own(of));
             match other {
                 Some((other, _)) if !group.members.contains(other) => {
                     let what = format!("the name {name}: the service `{other}` has it");
@@ -124,37 +122,31 @@ fn names(shared: &Shared<'_>, plan: &Plan<'_>, group: &Group<'_>) -> Vec<String>
 /// Headless Services, by which the others find a pod at all of its ports: one for each name that it is the first to have.
 pub(super) fn services(shared: &Shared<'_>, names: &[Named], pod: &str) -> Vec<Value> {
     let own = names.iter().filter(|named| named.pods[0] == pod);
-    let made = own.map(
-        |Named {
-             name,
-             aliases,
-             pods,
-         }| {
-            let selector = match &pods[..] {
-                [_] => map([("app", text(pod))]),
-                _ => Value::Map(vec![(label(name), text("true"))]),
-            };
-            let mut metadata = shared.metadata(name);
-            if !aliases.is_empty() {
-                let annotation = map([(aliases::ANNOTATION, text(aliases.join(", ")))]);
-                set(&mut metadata, "annotations", annotation);
-            }
-            map([
-                ("apiVersion", text("v1")),
-                ("kind", text("Service")),
-                ("metadata", Value::Map(metadata)),
-                (
-                    "spec",
-                    map([
-                        ("clusterIP", text("None")),
-                        ("publishNotReadyAddresses", Value::Bool(true)),
-                        ("selector", selector),
-                    ]),
-                ),
-            ])
-        },
-    );
-    made.collect()
+    own.map(|named| headless(shared, named)).collect()
+}
+
+fn headless(shared: &Shared<'_>, named: &Named) -> Value {
+    let selector = match &named.pods[..] {
+        [pod] => map([("app", text(&**pod))]),
+        _ => Value::Map(vec![(label(&named.name), text("true"))]),
+    };
+    let mut metadata = shared.metadata(&named.name);
+    if !named.aliases.is_empty() {
+        let aliases = named.aliases.join(", ");
+        let annotations = map([(aliases::ANNOTATION, text(aliases))]);
+        set(&mut metadata, "annotations", annotations);
+    }
+    let spec = [
+        ("clusterIP", text("None")),
+        ("publishNotReadyAddresses", Value::Bool(true)),
+        ("selector", selector),
+    ];
+    map([
+        ("apiVersion", text("v1")),
+        ("kind", text("Service")),
+        ("metadata", Value::Map(metadata)),
+        ("spec", map(spec)),
+    ])
 }
 
 /// Whether a service's settings contain a name.

@@ -3,9 +3,8 @@
 use super::tree::{Entries, entries, map, scalar, scalars, set, text, texts};
 use super::words::object_name;
 use super::work::{Pod, Work};
-use crate::network::names::NODE_NAMES;
-use crate::spec::names;
 use crate::spec::value::Value;
+use crate::spec::{aliases, names};
 
 /// The longest name that a kernel takes.
 const MAX_HOST: usize = 64;
@@ -71,8 +70,8 @@ pub(super) fn network(work: &Work<'_>, service: &Value, pod: &mut Pod) {
         );
     }
     if dns.iter().any(|(key, _)| key == "nameservers") {
-        let what = "dns: these servers are asked only if the node's own does not answer; `dnsPolicy: None` has them \
-                    alone, without the names of other pods and of the node";
+        let what = "dns: these servers are asked only if coracle's own does not answer; with `dnsPolicy: None` they are the \
+                    only ones, and know neither other pods nor the node";
         pod.spec.push(work.lost_entry(what));
     }
     if !dns.is_empty() {
@@ -136,7 +135,7 @@ fn hosts(work: &Work<'_>, service: &Value, pod: &mut Pod) {
         of_pod && scalar(service, "network_mode").as_deref() == Some("host")
     });
     let names_node = |name: &str| {
-        NODE_NAMES
+        aliases::OF_NODE
             .iter()
             .any(|known| known.eq_ignore_ascii_case(name))
     };

@@ -6,7 +6,7 @@ use super::deployment::replicas;
 use super::order::{COMPLETED, after};
 use super::project::Project;
 use super::tree::scalar;
-use super::words::object_name;
+use super::words::{first_free, object_name};
 use crate::spec::value::Value;
 
 /// What a service asks of a whole pod, or of its place on the node: it is no part of another one's.
@@ -57,12 +57,7 @@ impl<'p> Plan<'p> {
             wishes.partition(|(_, wish)| object_name(wish) == *wish);
         for (name, wish) in valid.into_iter().chain(others) {
             let wish = object_name(&wish);
-            let mut object = wish.clone();
-            let mut number = 2;
-            while !taken.insert(object.clone()) {
-                object = format!("{wish}-{number}");
-                number += 1;
-            }
+            let object = first_free(&wish, &mut |name| taken.insert(name.to_owned()));
             objects.insert(&**name, object);
         }
         let mut plan = Self {

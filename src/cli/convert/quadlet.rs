@@ -428,7 +428,7 @@ fn container(unit: &Unit, units: &[Unit]) -> Result<Entries, String> {
     {
         return Err(of("it has no `Image`".to_owned()));
     }
-    // podman itself restarts it (`PodmanArgs=--restart=always`), before systemd sees that it has ended.
+    // podman itself restarts it (`PodmanArgs=--restart=always`) before systemd sees that it has ended.
     let by_podman = service.iter().find(|(key, _)| key == "restart");
     let by_podman = by_podman.and_then(|(_, policy)| policy.scalar_text());
     match unit.last("Service", "Restart") {

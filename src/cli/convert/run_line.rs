@@ -3,7 +3,7 @@
 use super::health;
 use super::project::Project;
 use super::tree::{Entries, map, set, text, texts};
-use super::words::{object_name, split};
+use super::words::{first_free, object_name, split};
 use crate::spec::value::Value;
 
 /// What becomes of an option.
@@ -234,9 +234,7 @@ fn free_name(service: &Entries, project: &Project) -> String {
     let image = image.unwrap_or_default();
     let last = image.rsplit('/').next().unwrap_or_default();
     let wish = object_name(last.split([':', '@']).next().unwrap_or_default());
-    let numbered = (2..).map(|number| format!("{wish}-{number}"));
-    let mut names = std::iter::once(wish.clone()).chain(numbered);
-    names.find(|name| !project.has(name)).unwrap_or(wish)
+    first_free(&wish, &mut |name| !project.has(name))
 }
 
 /// Puts options into a service, and returns the words after them.

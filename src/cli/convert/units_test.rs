@@ -145,7 +145,7 @@ fn what_is_no_container_becomes_none_and_drop_ins_belong_to_their_units() {
 }
 
 #[test]
-fn podmans_own_restart_policy_goes_before_systemds() {
+fn podmans_own_restart_policy_takes_precedence_over_systemds() {
     let made = |more: &str, restart: &str| {
         let unit = format!("[Container]\nImage=a:1\n{more}\n[Service]\n{restart}\n");
         units(&[("a.container", &unit)]).expect("converted")

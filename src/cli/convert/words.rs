@@ -178,6 +178,17 @@ pub(super) fn object_name(written: &str) -> String {
     }
 }
 
+/// The first of `wish`, `wish-2`, `wish-3` … that is free.
+pub(super) fn first_free(wish: &str, is_free: &mut dyn FnMut(&str) -> bool) -> String {
+    let mut name = wish.to_owned();
+    let mut number = 2;
+    while !is_free(&name) {
+        name = format!("{wish}-{number}");
+        number += 1;
+    }
+    name
+}
+
 /// Text that Kubernetes is to take as it is: it replaces `$(NAME)`, and makes `$` of `$$`.
 pub(super) fn literal(text: &str) -> String {
     let mut out = String::with_capacity(text.len());

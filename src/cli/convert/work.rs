@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::Source;
 use super::project::Project;
 use super::tree::{COMMENT, Entries, comment, map, set, text};
-use super::words::object_name;
+use super::words::{first_free, object_name};
 use crate::spec::value::Value;
 
 /// A document, and the pod whose file it belongs to.
@@ -49,23 +49,20 @@ impl Shared<'_> {
             Some(project) => object_name(&format!("{project}-{name}")),
             None => object_name(name),
         };
-        self.unique(kind, of, wish)
+        self.unique(kind, of, &wish)
     }
 
     /// Like [`Self::object`], for a name that is its own.
     pub(super) fn named(&self, kind: &'static str, name: &str) -> String {
-        self.unique(kind, &format!("={name}"), object_name(name))
+        self.unique(kind, &format!("={name}"), &object_name(name))
     }
 
-    fn unique(&self, kind: &'static str, of: &str, wish: String) -> String {
+    fn unique(&self, kind: &'static str, of: &str, wish: &str) -> String {
         let mut names = self.names.borrow_mut();
-        let numbered = (2..).map(|number| format!("{wish}-{number}"));
-        let mut all = std::iter::once(wish.clone()).chain(numbered);
-        let free = |name: &String| {
-            let holder = names.get(&(kind, name.clone()));
+        let name = first_free(wish, &mut |name| {
+            let holder = names.get(&(kind, name.to_owned()));
             holder.is_none_or(|holder| holder == of)
-        };
-        let name = all.find(free).unwrap_or(wish.clone());
+        });
         names.insert((kind, name.clone()), of.to_owned());
         name
     }
@@ -152,16 +149,10 @@ impl Pod {
             return name.clone();
         }
         let wish = object_name(wish);
-        let is_taken = |name: &str| {
+        let name = first_free(&wish, &mut |name| {
             let name = text(name);
-            self.volumes.iter().any(|v| v.get("name") == Some(&name))
-        };
-        let mut name = wish.clone();
-        let mut number = 2;
-        while is_taken(&name) {
-            name = format!("{wish}-{number}");
-            number += 1;
-        }
+            !self.volumes.iter().any(|v| v.get("name") == Some(&name))
+        });
         let volume = [("name", text(&*name)), (kind, source.clone())];
         self.volumes.push(map(volume));
         name

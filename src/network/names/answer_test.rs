@@ -355,7 +355,7 @@ fn aliases_stand_for_all_services_that_have_them() {
 }
 
 #[test]
-fn pods_know_their_node_as_those_of_podman_and_docker_do() {
+fn pods_know_the_node_by_the_names_of_podman_and_docker() {
     let cases = [
         (
             "host.containers.internal",

@@ -34,7 +34,7 @@ use self::slots::Slots;
 use self::upstream::Upstream;
 
 pub use self::sockets::Sockets;
-pub use self::zone::{NODE_NAMES, Zone};
+pub use self::zone::Zone;
 
 /// The maximum of forwarded queries: in all, and for one client.
 const QUESTIONS: (usize, usize) = (256, 64);

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use crate::spec::aliases;
 use crate::spec::cluster::{ClusterView, Endpoint, ServiceEntry};
 use crate::spec::service::Families;
 use crate::spec::{PodKey, Protocol, ServiceAddress};
@@ -13,9 +14,6 @@ pub(super) type Name = domain::base::Name<Vec<u8>>;
 
 /// Labels below the cluster's domain with the addresses of the name server itself.
 const NAME_SERVER: &str = "ns.dns";
-
-/// The names by which podman's and docker's containers know their node.
-pub const NODE_NAMES: [&str; 2] = ["host.containers.internal", "host.docker.internal"];
 
 /// One record of a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,13 +82,10 @@ impl Zone {
             self.names
                 .insert(key, addresses.iter().map(address).collect());
         }
-        // Servers of the node that are reached by these names mostly have no IPv6.
+        // Most servers that are reached by these names listen on IPv4 alone.
         let one = Families::First.of(addresses);
-        for key in NODE_NAMES
-            .into_iter()
-            .filter_map(parse)
-            .map(|name| key(&name))
-        {
+        let names = aliases::OF_NODE.into_iter().filter_map(parse);
+        for key in names.map(|name| key(&name)) {
             match one.is_empty() || self.apex.is_none() {
                 true => self.names.remove(&key),
                 false => self.names.insert(key, one.iter().map(address).collect()),
@@ -225,7 +220,8 @@ impl Zone {
             let Some(key) = self.full_name(&alias).map(|name| key(&name)) else {
                 continue;
             };
-            // Without its ancestors: musl's resolver asks nobody else for `example.com` if that exists below the namespace.
+            // Its ancestors are not added. musl ends its search at a name that exists without records, so an
+            // `example.com` below the namespace would hide the real one.
             let records = self.names.entry(key).or_default();
             let stands_for_another = records.iter().any(|data| matches!(data, Data::Cname(_)));
             for record in data.into_iter().filter(|_| !stands_for_another) {

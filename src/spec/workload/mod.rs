@@ -115,7 +115,7 @@ impl WorkloadKind {
 }
 
 /// Which document: its kind, namespace and name.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct WorkloadKey {
     /// The kind.
     pub kind: WorkloadKind,
