@@ -1,16 +1,22 @@
 //! `coracle describe service`: laid out as kubectl's.
 
+use std::fmt::Write as _;
+
 use k8s_openapi::api::core::v1::{Endpoints, Service, ServicePort, ServiceSpec};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::client::Client;
+use super::describe_configuration::pairs;
 use super::error::{CliError, Result};
 use super::put;
 use super::table::one_line;
 use crate::api::encode;
 use crate::api::service_columns::{addresses, selector};
 use crate::spec::read_object;
+
+/// Width of the column of keys.
+const WIDTH: usize = 26;
 
 pub(super) fn run(client: &Client, namespace: &str, names: &[String]) -> Result<()> {
     let ns = encode(namespace);
@@ -28,20 +34,25 @@ pub(super) fn run(client: &Client, namespace: &str, names: &[String]) -> Result<
     Ok(())
 }
 
+fn line(out: &mut String, key: &str, value: &str) {
+    let key = format!("{key}:");
+    let _ = writeln!(out, "{key:<WIDTH$}{}", one_line(value));
+}
+
 /// Formats the whole page.
 fn page(service: &Service, endpoints: &Endpoints) -> String {
     let none = ServiceSpec::default();
     let spec = service.spec.as_ref().unwrap_or(&none);
     let meta = &service.metadata;
     let mut out = String::new();
-    let mut line = |key: &str, value: &str| {
-        let key = format!("{key}:");
-        out.push_str(&format!("{key:<26}{}\n", one_line(value)));
-    };
-    line("Name", meta.name.as_deref().unwrap_or_default());
-    line("Namespace", meta.namespace.as_deref().unwrap_or_default());
-    line("Labels", &selector(meta.labels.as_ref()));
-    line("Annotations", &selector(meta.annotations.as_ref()));
+    let name = meta.name.as_deref().unwrap_or_default();
+    line(&mut out, "Name", name);
+    let namespace = meta.namespace.as_deref().unwrap_or_default();
+    line(&mut out, "Namespace", namespace);
+    pairs(&mut out, WIDTH, ("Labels", "="), &json!(meta.labels));
+    let annotations = json!(meta.annotations);
+    pairs(&mut out, WIDTH, ("Annotations", ": "), &annotations);
+    let mut line = |key: &str, value: &str| line(&mut out, key, value);
     line("Selector", &selector(spec.selector.as_ref()));
     line("Type", spec.type_.as_deref().unwrap_or_default());
     let listed = |list: &Option<Vec<String>>| match list {
@@ -106,12 +117,12 @@ fn port_lines(port: &ServicePort) -> [String; 3] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn a_service_is_described_as_kubectl_does() {
         let service = json!({"apiVersion": "v1", "kind": "Service",
-            "metadata": {"name": "web", "namespace": "default"},
+            "metadata": {"name": "web", "namespace": "default", "labels": {"a": "1", "b": "2"},
+                "annotations": {"coracle.dev/aliases": "app_web"}},
             "spec": {"type": "NodePort", "clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1"],
                 "ipFamilies": ["IPv4"], "ipFamilyPolicy": "SingleStack", "selector": {"app": "web"},
                 "ports": [{"name": "http", "port": 80, "protocol": "TCP", "targetPort": "web", "nodePort": 30080}],
@@ -125,8 +136,9 @@ mod tests {
         let expected = "\
 Name:                     web
 Namespace:                default
-Labels:                   <none>
-Annotations:              <none>
+Labels:                   a=1
+                          b=2
+Annotations:              coracle.dev/aliases: app_web
 Selector:                 app=web
 Type:                     NodePort
 IP Family Policy:         SingleStack
