@@ -1,7 +1,10 @@
 //! The black box on a real node: what it keeps of crashes, OOM kills, evictions, killed agents and power cuts.
 
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
+use super::containers::HOG_LIMIT;
+use super::demands::wait_until;
 use super::*;
 
 fn path(agent: &Agent) -> std::path::PathBuf {
@@ -27,9 +30,9 @@ fn of<'a>(entries: &'a [Value], pod: &str, reason: &str) -> Option<&'a Value> {
     entries.iter().find(is)
 }
 
-/// Waits until the box has this; it is written independently of the status.
+/// Waits until the box has this; it is written independently of the status, and a minute after the last write.
 fn wait(agent: &Agent, pod: &str, reason: &str) -> Value {
-    let deadline = std::time::Instant::now() + PATIENCE;
+    let deadline = std::time::Instant::now() + 2 * PATIENCE;
     loop {
         let found = entries(agent);
         if let Some(entry) = of(&found, pod, reason) {
@@ -162,11 +165,10 @@ fn oom_kills_are_kept_and_a_damaged_box_costs_only_its_entries() {
     age(&agent);
     stop(&agent);
     agent.launch();
-    let limits = "    resources: {limits: {memory: 16Mi}}\n";
     let script = "echo growing >&2; tail /dev/zero";
     agent.write(
         "big.yaml",
-        &shell_pod("big", script, "  restartPolicy: Never\n", limits),
+        &shell_pod("big", script, "  restartPolicy: Never\n", HOG_LIMIT),
     );
     let killed = wait(&agent, "big", "OOMKilled");
     assert_eq!(
@@ -190,7 +192,9 @@ fn oom_kills_are_kept_and_a_damaged_box_costs_only_its_entries() {
     let volume = agent.root.join(format!(
         "root/pods/{uid}/volumes/kubernetes.io~empty-dir/v/go"
     ));
+    let process = format!("/proc/{}", super::edits::pid(&agent, &pod, "main"));
     fs::write(volume, "").expect("a volume");
+    wait_until("the container goes on", || !Path::new(&process).exists());
     agent.launch();
     assert_eq!(wait(&agent, "later", "Error")["exitCode"], 3);
 }

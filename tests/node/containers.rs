@@ -176,14 +176,17 @@ fn limits_are_in_the_cgroups_of_pod_and_container() {
     }
 }
 
+/// What a container that grows is killed at. More than the pages of a shim's file, which is large in test builds: where
+/// no process may lower its `oom_score_adj`, the kernel would find the shim larger.
+pub(super) const HOG_LIMIT: &str = "    resources: {limits: {memory: 64Mi}}\n";
+
 #[test]
 fn a_container_over_its_memory_limit_is_shown_as_oom_killed() {
     let agent = Agent::start();
-    let limits = "    resources: {limits: {memory: 16Mi}}\n";
     let hog = "x=a; while :; do x=$x$x; done";
     agent.write(
         "hog.yaml",
-        &shell_pod("hog", hog, "  restartPolicy: Never\n", limits),
+        &shell_pod("hog", hog, "  restartPolicy: Never\n", HOG_LIMIT),
     );
     let pod = agent.wait_phase("hog", "Failed");
     let terminated = &main_status(&pod)["state"]["terminated"];

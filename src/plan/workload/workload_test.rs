@@ -248,15 +248,19 @@ impl World {
         let stopping = self.state.pods.values().filter(|p| p.stopping().is_some());
         let stopping: Vec<PodUid> = stopping.map(|p| p.spec.uid.clone()).collect();
         for uid in stopping {
-            let pod = &self.state.pods[&uid];
-            let Step::Begin(Task::Act(action)) =
-                decide::next(pod, &self.state.settings, self.now.time)
-            else {
-                panic!("it does not go: {}", self.shown());
-            };
-            self.act(action);
-            self.work();
+            self.remove(&uid);
         }
+    }
+
+    /// This pod, which is on its way out, is gone.
+    fn remove(&mut self, uid: &PodUid) {
+        let pod = &self.state.pods[uid];
+        let Step::Begin(Task::Act(action)) = decide::next(pod, &self.state.settings, self.now.time)
+        else {
+            panic!("it does not go: {}", self.shown());
+        };
+        self.act(action);
+        self.work();
     }
 
     /// `a`: ready, `A`: not ready, `-`: on its way out, `?`: held; sorted, earlier templates first.
@@ -452,6 +456,33 @@ fn recreate_waits_for_the_end_of_all_old_pods() {
     assert_eq!(world.shown(), "a- a-");
     world.gone();
     assert_eq!(world.shown(), "B B");
+}
+
+#[test]
+fn a_deleted_pod_comes_back_only_if_there_is_room() {
+    let text = |letter, surge, unavailable| {
+        let more = strategy(surge, unavailable);
+        document("Deployment", letter, 3, &more)
+    };
+    let mut world = World::new();
+    world.read(&text('a', "1", "0"));
+    world.set_ready('a', true);
+    world.read(&text('b', "1", "0"));
+    world.set_ready('b', true);
+    world.gone();
+    assert_eq!(world.shown(), "a a b B");
+    // One more than there may be from now on.
+    world.read(&text('b', "0", "1"));
+    assert_eq!(world.shown(), "a a- b B");
+    let unready = |uid: &&PodUid| !super::is_ready(&world.state.pods[*uid]);
+    let last = world.uids('b').iter().find(unready).cloned().unwrap();
+    let fact = PodFact::DeleteRequested { grace_ms: None };
+    let uid = last.clone();
+    world.tell(Event::Pod { uid, fact });
+    world.remove(&last);
+    assert_eq!(world.shown(), "a a- b");
+    world.gone();
+    assert_eq!(world.shown(), "a b B");
 }
 
 #[test]
