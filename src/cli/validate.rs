@@ -4,6 +4,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use k8s_openapi::api::scheduling::v1::PriorityClass;
 use serde::Serialize;
 
 use super::args::ValidateArgs;
@@ -15,10 +16,11 @@ use crate::spec::PodSecurity;
 use crate::spec::conflicts::{self, conflicts};
 use crate::spec::convert::{self, ConvertContext, Documents};
 use crate::spec::encrypted::{self, Opened, Outcome};
+use crate::spec::priority::{Others, PriorityClasses};
 use crate::spec::workload::cron;
 use crate::spec::{PodSpec, after, is_manifest_file};
 use crate::sys::zone;
-use crate::types::InOrder;
+use crate::types::{Gather, InOrder};
 
 /// Maximum size of a manifest, in bytes.
 pub(super) const MAX_FILE: u64 = 10 << 20;
@@ -46,17 +48,20 @@ pub struct Report {
 
 /// Validates a file's bytes for a node that allows everything to pods.
 pub fn validate_bytes(name: &str, bytes: &[u8]) -> Report {
-    let mut reports = [validated((PodSecurity::Privileged, false), name, bytes)];
+    let (level, none) = ((PodSecurity::Privileged, false), PriorityClasses::new());
+    let mut reports = [validated(level, name, bytes, &none)];
     add_circles(&mut reports);
     let [(report, _)] = reports;
     report
 }
 
-/// The report of one file by itself, for a node with this level, and what it defines.
+/// The report of one file by itself, for a node with this level, and what it defines. `beside`: the known priority classes
+/// of other files.
 fn validated(
     (pod_security, strict): (PodSecurity, bool),
     name: &str,
     bytes: &[u8],
+    beside: &PriorityClasses,
 ) -> (Report, Documents) {
     let mut defined = Documents::default();
     let mut report = Report {
@@ -71,7 +76,7 @@ fn validated(
         zones: &zone::read(cron::zones(bytes)),
         ..ConvertContext::of("")
     };
-    match convert::documents(bytes, name, &context) {
+    match convert::documents_beside(bytes, name, &context, Others::Some(beside)) {
         Ok(found) => {
             let with_file = |warning: String| match warning.starts_with(name) {
                 true => warning,
@@ -98,7 +103,8 @@ fn validated(
 
 /// The pods of a file that is valid by itself, or all its errors.
 pub(super) fn pods(name: &str, bytes: &[u8]) -> std::result::Result<Vec<PodSpec>, Vec<String>> {
-    let (report, defined) = validated((PodSecurity::Privileged, false), name, bytes);
+    let (level, none) = ((PodSecurity::Privileged, false), PriorityClasses::new());
+    let (report, defined) = validated(level, name, bytes, &none);
     match report.errors.is_empty() {
         true => Ok(defined.pods),
         false => Err(report.errors),
@@ -139,6 +145,20 @@ fn add_circles(reports: &mut [(Report, Documents)]) {
     }
 }
 
+/// Checks the pods again by the priority classes of all files.
+fn add_classes(level: (PodSecurity, bool), reports: &mut [(Report, Documents)]) {
+    let named = |class: &PriorityClass| {
+        let name = class.metadata.name.clone().unwrap_or_default();
+        (name, class.clone())
+    };
+    let all = reports.iter().flat_map(|(_, d)| &d.priority_classes);
+    let classes: PriorityClasses = all.map(named).gather();
+    let may_use = |report: &Report| report.errors.is_empty() && !classes.is_empty();
+    for checked in reports.iter_mut().filter(|(report, _)| may_use(report)) {
+        *checked = check(level, Path::new(&checked.0.file), &classes);
+    }
+}
+
 /// Reports objects that an earlier file of the directory defines already: the agent takes the first one.
 fn add_conflicts(reports: &mut [(Report, Documents)]) {
     for index in 1..reports.len() {
@@ -168,9 +188,10 @@ pub(super) fn run(args: &ValidateArgs) -> Result<ExitCode> {
     for path in &args.paths {
         let begin = reports.len();
         for file in files(path)? {
-            reports.push(check(level, &file));
+            reports.push(check(level, &file, &PriorityClasses::new()));
         }
         if path.is_dir() {
+            add_classes(level, &mut reports[begin..]);
             add_conflicts(&mut reports[begin..]);
         }
     }
@@ -232,7 +253,7 @@ pub(super) fn files(path: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-fn check(level: (PodSecurity, bool), file: &Path) -> (Report, Documents) {
+fn check(level: (PodSecurity, bool), file: &Path, beside: &PriorityClasses) -> (Report, Documents) {
     let name = match file.as_os_str() == "-" {
         true => "stdin".to_owned(),
         false => file.display().to_string(),
@@ -247,7 +268,7 @@ fn check(level: (PodSecurity, bool), file: &Path) -> (Report, Documents) {
     };
     match read(file) {
         Ok(bytes) if bytes.len() as u64 > MAX_FILE => failed("larger than 10 MiB".to_owned()),
-        Ok(bytes) => validated(level, &name, &bytes),
+        Ok(bytes) => validated(level, &name, &bytes, beside),
         Err(error) => failed(format!("could not be read: {error}")),
     }
 }

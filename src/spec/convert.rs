@@ -15,7 +15,7 @@ use super::parse::{parse, text};
 use super::pod::{PodKey, PodSpec, Protocol};
 use super::pod_security::PodSecurity;
 use super::position::Positions;
-use super::priority::{self, Known, PriorityClasses};
+use super::priority::{self, Known, Others, PriorityClasses};
 use super::service::ServiceDocument;
 use super::value::Value;
 use super::workload::cron::Zones;
@@ -123,15 +123,16 @@ pub fn documents(
     file: &str,
     context: &ConvertContext<'_>,
 ) -> Result<Documents, Vec<FieldError>> {
-    documents_beside(bytes, file, context, None)
+    let none = PriorityClasses::new();
+    documents_beside(bytes, file, context, Others::Some(&none))
 }
 
-/// Like [`documents`]; pods may also use the priority classes of other files, if those are known.
+/// Like [`documents`]; pods may also use the priority classes of other files.
 pub fn documents_beside(
     bytes: &[u8],
     file: &str,
     context: &ConvertContext<'_>,
-    classes: Option<&PriorityClasses>,
+    others: Others<'_>,
 ) -> Result<Documents, Vec<FieldError>> {
     let text = text(bytes).map_err(|problem| placed(vec![problem], "", file))?;
     let values = parse(text).map_err(|problem| placed(vec![problem], text, file))?;
@@ -144,10 +145,7 @@ pub fn documents_beside(
     values
         .iter()
         .for_each(|value| find_classes(value, &mut own));
-    let known = Known {
-        own: &own,
-        others: classes,
-    };
+    let known = Known { own: &own, others };
     for (number, mut value) in values.into_iter().enumerate() {
         let report = Report::new(number);
         if decode::two_documents(&value, &report) {
@@ -307,10 +305,10 @@ pub fn admitted(json: &[u8]) -> Result<PodSpec, Vec<FieldError>> {
     let text = text(json).map_err(|problem| placed(vec![problem], "", FILE))?;
     let mut values = parse(text).map_err(|problem| placed(vec![problem], text, FILE))?;
     let report = Report::admitted();
-    let own = PriorityClasses::new();
+    let none = PriorityClasses::new();
     let known = Known {
-        own: &own,
-        others: None,
+        own: &none,
+        others: Others::Some(&none),
     };
     let context = ConvertContext::of("");
     let mut document = Document::new((None, &context), known, 0, &report);

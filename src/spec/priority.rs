@@ -115,13 +115,30 @@ pub(crate) fn class(
     report.is_clean().then_some(class)
 }
 
+/// Classes of other files than the pod's own.
+#[derive(Debug, Clone, Copy)]
+pub enum Others<'c> {
+    /// There are no more.
+    All(&'c PriorityClasses),
+    /// A missing class may be in a file that is not known.
+    Some(&'c PriorityClasses),
+}
+
+impl<'c> Others<'c> {
+    fn classes(self) -> &'c PriorityClasses {
+        match self {
+            Self::All(classes) | Self::Some(classes) => classes,
+        }
+    }
+}
+
 /// The classes that a pod may use.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Known<'c> {
     /// Classes of the pod's own file.
     pub(crate) own: &'c PriorityClasses,
-    /// Classes of all other files; `None` if those are unknown, so that a missing class may be in one of them.
-    pub(crate) others: Option<&'c PriorityClasses>,
+    /// Those of others.
+    pub(crate) others: Others<'c>,
 }
 
 impl Known<'_> {
@@ -130,14 +147,13 @@ impl Known<'_> {
         if let Some((_, value, _)) = BUILT_IN.iter().find(|(name, ..)| *name == wanted) {
             return Some((*value, POLICIES[0].to_owned()));
         }
-        let others = self.others.and_then(|others| others.get(wanted));
-        let class = self.own.get(wanted).or(others)?;
+        let others = self.others.classes();
+        let class = self.own.get(wanted).or_else(|| others.get(wanted))?;
         Some((class.value?, class.preemption_policy.clone()?))
     }
 
     fn default(&self) -> Option<&str> {
-        let others = self.others.into_iter().flatten();
-        let mut all = self.own.iter().chain(others);
+        let mut all = self.own.iter().chain(self.others.classes());
         let found = all.find(|(_, class)| is_default(class));
         found.map(|(name, _)| name.as_str())
     }
@@ -160,7 +176,7 @@ pub(crate) fn resolve(spec: &mut PodSpec, known: Known<'_>, path: &Path<'_>, rep
     };
     let at = path.field("priorityClassName");
     let Some((value, policy)) = known.find(&class) else {
-        if known.others.is_some() {
+        if matches!(known.others, Others::All(_)) {
             report.error_hint(
                 &at,
                 format_args!("Not found: {class:?}"),

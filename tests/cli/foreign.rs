@@ -60,6 +60,35 @@ fn files_of_one_directory_may_not_define_the_same() {
 }
 
 #[test]
+fn a_priority_class_may_be_in_another_file_of_the_directory() {
+    let folder = folder("classes");
+    let write = |file: &str, text: String| fs::write(folder.join(file), text).unwrap();
+    let pod = |name: &str, class: &str| {
+        format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec: {{priorityClassName: {class}, containers: [{{name: c, image: i}}]}}\n"
+        )
+    };
+    write("a.yaml", pod("known", "high"));
+    write("b.yaml", pod("unknown", "low"));
+    write(
+        "c.yaml",
+        "apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {name: high}\nvalue: 1000\n".to_owned(),
+    );
+    let (code, said) = validated(&folder, &[]);
+    let (_, alone) = validated(&folder.join("a.yaml"), &[]);
+    // As the agent has it.
+    let own = pod("known", "high").replace("high,", "high, priority: 7,");
+    write("a.yaml", own);
+    let (_, other) = validated(&folder, &[]);
+    fs::remove_dir_all(&folder).unwrap();
+    assert_eq!(code, Some(0), "{said}");
+    assert!(!said.contains("no PriorityClass `high`"), "{said}");
+    assert!(said.contains("no PriorityClass `low`"), "{said}");
+    assert!(alone.contains("no PriorityClass `high`"), "{alone}");
+    assert!(other.contains("must be 1000"), "{other}");
+}
+
+#[test]
 fn what_helm_and_kubectl_print_is_accepted() {
     for (name, parts) in [
         (

@@ -13,7 +13,7 @@ use crate::plan::status;
 use crate::spec::conflicts::Defines;
 use crate::spec::convert::{self, ConvertContext};
 use crate::spec::encrypted::{self, Outcome, Sealed};
-use crate::spec::priority::PriorityClasses;
+use crate::spec::priority::{Others, PriorityClasses};
 use crate::spec::workload::cron;
 use crate::spec::{Configuration, PodKey, PodSecurity, PodSpec, ServiceDocument, Workload};
 use crate::sys::zone;
@@ -129,7 +129,7 @@ impl Loaded {
         classes: &PriorityClasses,
         modified: Wall,
     ) -> Result<Self, Vec<String>> {
-        let found = convert::documents_beside(bytes, name, context, Some(classes))
+        let found = convert::documents_beside(bytes, name, context, Others::All(classes))
             .map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>())?;
         let warnings = found.all_warnings();
         let mut services = found.services;

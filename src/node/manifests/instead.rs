@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::{Loaded, Manifests};
 use crate::plan::workload::revisions::{Cause, Instead, Overrides, Subject};
 use crate::spec::convert::{self, ConvertContext, Documents};
-use crate::spec::priority::PriorityClasses;
+use crate::spec::priority::{Others, PriorityClasses};
 use crate::spec::{FieldError, PodKey, PodSpec, Workload, WorkloadKey, rollback};
 use crate::types::Gather;
 
@@ -161,7 +161,7 @@ fn former(
 ) -> Result<Documents, String> {
     let text = rollback::with_template(&own.manifest, &instead.text);
     let text = text.ok_or("it is no document")?;
-    let found = convert::documents_beside(text.as_bytes(), "kept", context, Some(classes));
+    let found = convert::documents_beside(text.as_bytes(), "kept", context, Others::All(classes));
     let mut made = found.map_err(|errors| first(&errors))?;
     match made.workloads.as_mut_slice() {
         [workload] if workload.key == own.key => {
