@@ -95,7 +95,7 @@ pub(super) fn container(work: &Work<'_>, service: &Value, name: &str, pod: &mut 
         }
         let why = INSTEAD.iter().find(|(known, _)| known == key);
         let why = why.map(|(_, why)| format!(": {why}")).unwrap_or_default();
-        all.push(work.lost_entry(&format!("{key}{why}")));
+        work.lost(&mut all, format_args!("{key}{why}"));
     }
     devices(work, service, name, pod, &mut all);
     network(work, service, pod);
@@ -106,8 +106,10 @@ pub(super) fn container(work: &Work<'_>, service: &Value, name: &str, pod: &mut 
 fn image(work: &Work<'_>, service: &Value, all: &mut Entries) {
     let given = scalar(service, "image");
     if service.get("build").is_some() {
-        let what = "build: images are not built here; build it, then `docker save IMAGE | coracle image import -`";
-        all.push(work.lost_entry(what));
+        let what = format_args!(
+            "build: images are not built here; build it, then `docker save IMAGE | coracle image import -`"
+        );
+        work.lost(all, what);
     }
     let image = given.unwrap_or_else(|| {
         let source = work.shared.source;
@@ -124,7 +126,7 @@ fn image(work: &Work<'_>, service: &Value, all: &mut Entries) {
         Some("never") => Some("Never"),
         Some("missing" | "if_not_present" | "build") | None => moves.then_some("IfNotPresent"),
         Some(other) => {
-            all.push(work.lost_entry(&format!("pull_policy: {other}")));
+            work.lost(all, format_args!("pull_policy: {other}"));
             None
         }
     };
@@ -141,7 +143,7 @@ fn program(work: &Work<'_>, service: &Value, all: &mut Entries) {
         Some(single) => match split(&single.scalar_text().unwrap_or_default()) {
             Ok(words) => Some(words),
             Err(why) => {
-                all.push(work.lost_entry(&format!("{key}: {why}")));
+                work.lost(all, format_args!("{key}: {why}"));
                 None
             }
         },
@@ -167,8 +169,8 @@ fn program(work: &Work<'_>, service: &Value, all: &mut Entries) {
 fn not_of_steps(work: &Work<'_>, service: &Value, all: &mut Entries) {
     for key in ["healthcheck", "post_start", "pre_stop", "stop_signal"] {
         if service.get(key).is_some() {
-            let what = format!("{key}: it is an init container, which runs to its end");
-            all.push(work.lost_entry(&what));
+            let what = format_args!("{key}: it is an init container, which runs to its end");
+            work.lost(all, what);
         }
     }
 }
@@ -186,12 +188,12 @@ fn lifecycle(work: &Work<'_>, service: &Value, pod: &mut Pod, all: &mut Entries)
             set(&mut hooks, field, exec);
             let others = entries(Some(hook)).iter().map(|(name, _)| name);
             for name in others.filter(|name| *name != "command") {
-                let what = format!("{key}.{name}: it runs as the container does");
-                all.push(work.lost_entry(&what));
+                let what = format_args!("{key}.{name}: it runs as the container does");
+                work.lost(all, what);
             }
         }
         if given.len() > 1 {
-            all.push(work.lost_entry(&format!("{key}: only one program can be run")));
+            work.lost(all, format_args!("{key}: only one program can be run"));
         }
     }
     if let Some(signal) = scalar(service, "stop_signal") {
@@ -204,7 +206,7 @@ fn lifecycle(work: &Work<'_>, service: &Value, pod: &mut Pod, all: &mut Entries)
             set(&mut hooks, "stopSignal", text(signal));
             pod.share(work, "os", map([("name", text("linux"))]));
         } else {
-            all.push(work.lost_entry(&format!("stop_signal: {signal}")));
+            work.lost(all, format_args!("stop_signal: {signal}"));
         }
     }
     if !hooks.is_empty() {
@@ -236,8 +238,9 @@ fn security(work: &Work<'_>, service: &Value, pod: &mut Pod, all: &mut Entries) 
             match id.as_deref().map(|id| (id, number_of(id))) {
                 Some((_, Ok(id))) => set(&mut context, field, number(id)),
                 Some((name, Err(_))) => {
-                    let what = format!("user: `{name}` is a name; set `{field}` to its number");
-                    context.push(work.lost_entry(&what));
+                    let what =
+                        format_args!("user: `{name}` is a name; set `{field}` to its number");
+                    work.lost(&mut context, what);
                 }
                 None => {}
             }
@@ -277,7 +280,7 @@ fn security(work: &Work<'_>, service: &Value, pod: &mut Pod, all: &mut Entries) 
             "apparmor:unconfined" => set(&mut context, "appArmorProfile", kind("Unconfined")),
             // There are no SELinux labels.
             "label:disable" | "no-new-privileges:false" => {}
-            _ => context.push(work.lost_entry(&format!("security_opt: {option}"))),
+            _ => work.lost(&mut context, format_args!("security_opt: {option}")),
         }
     }
     if !context.is_empty() {
@@ -293,16 +296,16 @@ fn of_pod(work: &Work<'_>, service: &Value, pod: &mut Pod) {
         match group.parse::<i32>() {
             Ok(id) => groups.push(number(id)),
             Err(_) => {
-                let what = format!(
+                let what = format_args!(
                     "group_add: `{group}` is a name; add its number to `supplementalGroups`"
                 );
-                pod.security.push(work.lost_entry(&what));
+                work.lost(&mut pod.security, what);
             }
         }
     }
     if !groups.is_empty() && work.is_step {
-        let what = "group_add: the pod is that of the service that waits for it";
-        pod.security.push(work.lost_entry(what));
+        let what = format_args!("group_add: the pod is that of the service that waits for it");
+        work.lost(&mut pod.security, what);
     } else if !groups.is_empty() {
         let known = pod.security.iter_mut();
         let mut known = known.filter(|(key, _)| key == "supplementalGroups");
@@ -316,8 +319,8 @@ fn of_pod(work: &Work<'_>, service: &Value, pod: &mut Pod) {
     }
     let sysctls = match work.is_step {
         true if service.get("sysctls").is_some() => {
-            let what = "sysctls: the pod is that of the service that waits for it";
-            pod.security.push(work.lost_entry(what));
+            let what = format_args!("sysctls: the pod is that of the service that waits for it");
+            work.lost(&mut pod.security, what);
             Vec::new()
         }
         true => Vec::new(),
@@ -348,8 +351,9 @@ fn of_pod(work: &Work<'_>, service: &Value, pod: &mut Pod) {
             match all.iter().find(same) {
                 Some(other) if *other != sysctl => {
                     let name = scalar(&sysctl, "name").unwrap_or_default();
-                    let what = format!("sysctls: {name}: another container of the pod has set it");
-                    pod.security.push(work.lost_entry(&what));
+                    let what =
+                        format_args!("sysctls: {name}: another container of the pod has set it");
+                    work.lost(&mut pod.security, what);
                 }
                 Some(_) => {}
                 None => all.push(sysctl),
@@ -375,10 +379,10 @@ fn of_pod(work: &Work<'_>, service: &Value, pod: &mut Pod) {
             Some(other) if key == "ipc" && is_member(other) => {}
             Some("shareable") => {}
             Some(other) => {
-                let what = format!(
+                let what = format_args!(
                     "{key}: {other}: containers of one pod share it, and `network_mode: {other}` puts them into one"
                 );
-                pod.spec.push(work.lost_entry(&what));
+                work.lost(&mut pod.spec, what);
             }
         }
     }
@@ -416,7 +420,7 @@ fn devices(work: &Work<'_>, service: &Value, name: &str, pod: &mut Pod, all: &mu
                 wanted.push(bare);
             }
             None if source.contains('=') => wanted.push(source.to_owned()),
-            None => all.push(work.lost_entry(&format!("devices: {bare}"))),
+            None => work.lost(all, format_args!("devices: {bare}")),
         }
     }
     if !wanted.is_empty() {
@@ -430,8 +434,8 @@ fn labels(work: &Work<'_>, service: &Value, pod: &mut Pod) {
     if work.is_step {
         for list in ["labels", "annotations"] {
             if service.get(list).is_some() {
-                let what = format!("{list}: the pod is that of the service that waits for it");
-                pod.annotations.push(work.lost_entry(&what));
+                let what = format_args!("{list}: the pod is that of the service that waits for it");
+                work.lost(&mut pod.annotations, what);
             }
         }
         return;
@@ -454,20 +458,20 @@ fn labels(work: &Work<'_>, service: &Value, pod: &mut Pod) {
                 let value = text(value.unwrap_or_default());
                 match pod.annotations.iter().find(|(known, _)| *known == key) {
                     Some((_, other)) if *other != value => {
-                        let what = format!("label {key}: another container of the pod has it");
-                        pod.annotations.push(work.lost_entry(&what));
+                        let what = format_args!("label {key}: another container of the pod has it");
+                        work.lost(&mut pod.annotations, what);
                     }
                     Some(_) => {}
                     None => set(&mut pod.annotations, &key, value),
                 }
             } else {
-                pod.annotations
-                    .push(work.lost_entry(&format!("label {key}")));
+                work.lost(&mut pod.annotations, format_args!("label {key}"));
             }
         }
     }
     if traefik {
-        let what = "labels: traefik asks Docker for them; give it a file with its routes";
-        pod.annotations.push(work.lost_entry(what));
+        let what =
+            format_args!("labels: traefik asks Docker for them; give it a file with its routes");
+        work.lost(&mut pod.annotations, what);
     }
 }

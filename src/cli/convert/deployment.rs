@@ -14,8 +14,8 @@ pub(super) fn replicas(service: &Value) -> Option<u32> {
 /// Takes from a pod what several of a kind cannot have. `policy` is when it would restart.
 pub(super) fn suit(work: &Work<'_>, policy: &str, pod: &mut Pod) {
     if policy != "Always" {
-        let what = format!("restart policy {policy}: pods of a Deployment always restart");
-        pod.spec.push(work.lost_entry(&what));
+        let what = format_args!("restart policy {policy}: pods of a Deployment always restart");
+        work.lost(&mut pod.spec, what);
     }
     for container in &mut pod.containers {
         let Value::Map(fields) = container else {
@@ -32,10 +32,10 @@ pub(super) fn suit(work: &Work<'_>, policy: &str, pod: &mut Pod) {
             port.remove("hostPort");
             port.remove("hostIP");
             if let Value::Map(port) = port {
-                let what = format!(
+                let what = format_args!(
                     "port {host} of the node: one pod only can have it; a Service with `type: NodePort` reaches all"
                 );
-                port.push(work.lost_entry(&what));
+                work.lost(port, what);
             }
         }
     }

@@ -9,7 +9,7 @@ use super::names::{self, Group, Named};
 use super::order::{Waits, after};
 use super::plan::Plan;
 use super::project::Project;
-use super::tree::{COMMENT, map, number, scalar, set, text};
+use super::tree::{COMMENT, Commented, map, number, scalar, set, text};
 use super::words::object_name;
 use super::work::{Pod, Shared, Work};
 use super::{File, Output, Source};
@@ -119,16 +119,16 @@ fn pod<'p>(
         let mut made = container(&work, service, &named, &mut pod);
         let mode = scalar(service, "network_mode").filter(|mode| mode.contains(':'));
         if let (Some(mode), true) = (mode, plan.heads.get(member) == Some(member)) {
-            let what = format!(
+            let what = format_args!(
                 "network_mode: {mode}: nothing of that name is converted with it, so the pod has a network of its own"
             );
-            pod.spec.push(work.lost_entry(&what));
+            work.lost(&mut pod.spec, what);
         }
         if *member != name {
             own_restart(service, plan.services[name], &mut made);
             if deployment::replicas(service).is_some() {
-                let what = format!("replicas: it is in the pod of `{name}`");
-                pod.spec.push(work.lost_entry(&what));
+                let what = format_args!("replicas: it is in the pod of `{name}`");
+                work.lost(&mut pod.spec, what);
             }
         }
         // After the service itself, whose settings the pod has.
@@ -232,15 +232,15 @@ fn sidecar(work: &Work<'_>, service: &Value, gates: bool, container: &mut Value)
     };
     let (policy, _) = policy(service);
     if policy != "Always" {
-        let what = format!(
+        let what = format_args!(
             "restart policy {policy}: others of its pod start after it, and it is restarted"
         );
-        fields.push(work.lost_entry(&what));
+        work.lost(fields, what);
     }
     set(fields, "restartPolicy", text("Always"));
     if gates && super::order::test_is_missing(service) {
         let what = super::order::counts_as_healthy(work.service);
-        fields.push(work.lost_entry(&what));
+        work.lost(fields, format_args!("{what}"));
     }
     let ready = fields.iter().find(|(key, _)| key == "readinessProbe");
     let ready = ready.map(|(_, probe)| probe.clone());
@@ -277,10 +277,10 @@ fn restart(work: &Work<'_>, service: &Value, pod: &mut Pod) {
     let deploy = service.get("deploy").and_then(|d| d.get("restart_policy"));
     for key in ["delay", "max_attempts", "window"] {
         if deploy.is_some_and(|policy| policy.get(key).is_some()) {
-            let what = format!(
+            let what = format_args!(
                 "deploy.restart_policy.{key}: retries are not limited, and wait longer each time"
             );
-            pod.spec.push(work.lost_entry(&what));
+            work.lost(&mut pod.spec, what);
         }
     }
     let (policy, written) = policy(service);
@@ -290,18 +290,19 @@ fn restart(work: &Work<'_>, service: &Value, pod: &mut Pod) {
     set(&mut pod.spec, "restartPolicy", text(policy));
     match written.as_deref() {
         Some(word) if policy == "Never" && !ONCE.contains(&word) => {
-            let what =
-                format!("restart: {word}: there is no such policy; it runs once after each boot");
-            pod.spec.push(work.lost_entry(&what));
+            let what = format_args!(
+                "restart: {word}: there is no such policy; it runs once after each boot"
+            );
+            work.lost(&mut pod.spec, what);
         }
         None => {
             let hint =
                 "no `restart` is set, so it runs once after each boot; Always keeps it running";
-            pod.spec.push((COMMENT.to_owned(), text(hint)));
+            pod.spec.comment(hint.to_owned());
         }
         Some(word) if word.contains(':') => {
-            let what = format!("restart: {word}: retries are not limited");
-            pod.spec.push(work.lost_entry(&what));
+            let what = format_args!("restart: {word}: retries are not limited");
+            work.lost(&mut pod.spec, what);
         }
         Some(_) => {}
     }

@@ -1,7 +1,7 @@
 //! `environment` and `env_file`: the variables of a container.
 
 use super::interpolate::{EnvFile, env_file, raw_env_file, unset};
-use super::tree::{COMMENT, Entries, items, map, pairs, scalar, set, text};
+use super::tree::{Entries, items, map, pairs, scalar, set, text};
 use super::words::literal;
 use super::work::Work;
 use crate::spec::value::Value;
@@ -24,8 +24,8 @@ pub(super) fn environment(work: &Work<'_>, service: &Value, container: &mut Entr
         ]));
     }
     if !absent.is_empty() {
-        let what = format!("environment: {}: no value is set", absent.join(", "));
-        all.push(work.lost(&what));
+        let what = format_args!("environment: {}: no value is set", absent.join(", "));
+        work.lost(&mut all, what);
     }
     // Secrets that podman gives as variables.
     for item in items(service.get("x-secret-env")) {
@@ -36,8 +36,8 @@ pub(super) fn environment(work: &Work<'_>, service: &Value, container: &mut Entr
             ("name", text(scalar(item, "name").unwrap_or_default())),
             ("valueFrom", map([("secretKeyRef", key)])),
         ]));
-        let what = format!("secret {name}: make a Secret `{object}` with the key `{name}`");
-        all.push(work.lost(&what));
+        let what = format_args!("secret {name}: make a Secret `{object}` with the key `{name}`");
+        work.lost(&mut all, what);
     }
     if !all.is_empty() {
         set(container, "env", Value::List(all));
@@ -62,14 +62,13 @@ pub(super) fn environment(work: &Work<'_>, service: &Value, container: &mut Entr
         match read {
             Ok(file) => {
                 for name in file.missing {
-                    let what = format!("{path}: {}", unset(&name));
-                    container.push(work.lost_entry(&what));
+                    work.lost(container, format_args!("{path}: {}", unset(&name)));
                 }
                 for (name, value) in file.pairs {
                     set(&mut found, &name, text(value));
                 }
             }
-            Err(why) if required => container.push(work.lost_entry(&format!("env_file: {why}"))),
+            Err(why) if required => work.lost(container, format_args!("env_file: {why}")),
             Err(_) => {}
         }
     }
@@ -80,10 +79,7 @@ pub(super) fn environment(work: &Work<'_>, service: &Value, container: &mut Entr
             && name.chars().all(letter)
             && !name.starts_with("..");
         if !valid {
-            let sentence = work
-                .shared
-                .lost(work.service, &format!("env_file: the name `{name}`"));
-            container.push((COMMENT.to_owned(), text(sentence)));
+            work.lost(container, format_args!("env_file: the name `{name}`"));
         }
         valid
     });

@@ -1,6 +1,6 @@
 //! `healthcheck`: what says whether a container is well.
 
-use super::tree::{Entries, is_on, number, scalar, scalars, set, text, texts};
+use super::tree::{Commented, Entries, is_on, number, scalar, scalars, set, texts};
 use super::words::seconds;
 use super::work::Work;
 use crate::spec::value::Value;
@@ -18,7 +18,8 @@ pub(super) fn probes(work: &Work<'_>, service: &Value, container: &mut Entries) 
     let command = match first {
         _ if is_on(check, "disable") => return,
         None => {
-            container.push(work.lost_entry("healthcheck: the image's own test is not known here"));
+            let what = format_args!("healthcheck: the image's own test is not known here");
+            work.lost(container, what);
             return;
         }
         Some("NONE") => return,
@@ -56,12 +57,12 @@ pub(super) fn probes(work: &Work<'_>, service: &Value, container: &mut Entries) 
         }
         _ => {
             let hint = "a livenessProbe like this would also restart it";
-            container.push((super::tree::COMMENT.to_owned(), text(hint)));
+            container.comment(hint.to_owned());
         }
     }
     set(container, "readinessProbe", probe(retries));
     if check.get("start_interval").is_some() {
-        container.push(work.lost_entry("healthcheck.start_interval"));
+        work.lost(container, format_args!("healthcheck.start_interval"));
     }
 }
 

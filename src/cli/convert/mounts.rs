@@ -1,6 +1,6 @@
 //! `volumes`, `tmpfs`, `shm_size`, `secrets` and `configs`: what is mounted into a container, and from where.
 
-use super::tree::{COMMENT, Entries, entries, is_on, items, map, scalar, scalars, set, text};
+use super::tree::{Commented, Entries, entries, is_on, items, map, scalar, scalars, set, text};
 use super::words::size;
 use super::work::{Pod, Work};
 use crate::images::trust::encode_base64;
@@ -43,7 +43,10 @@ pub(super) fn mounts(work: &Work<'_>, service: &Value, pod: &mut Pod) -> Vec<Val
                 "" | "rw" | "nosuid" | "nodev" | "mode=1777" | "mode=777" | "mode=0777" => {}
                 option => match option.strip_prefix("size=") {
                     Some(wanted) if size(wanted).is_some() => mount.size = size(wanted),
-                    _ => all.push(work.lost(&format!("tmpfs {target}: the option {option}"))),
+                    _ => work.lost(
+                        &mut all,
+                        format_args!("tmpfs {target}: the option {option}"),
+                    ),
                 },
             }
         }
@@ -65,13 +68,15 @@ pub(super) fn mounts(work: &Work<'_>, service: &Value, pod: &mut Pod) -> Vec<Val
         }
     }
     if !is_on(service, "privileged") {
-        let what = "propagation: only a privileged container passes mounts on to the node";
+        let what =
+            format_args!("propagation: only a privileged container passes mounts on to the node");
         let passes_on = ("mountPropagation".to_owned(), text("Bidirectional"));
         for mount in &mut all {
             if let Value::Map(mount) = mount
-                && let Some(at) = mount.iter().position(|entry| *entry == passes_on)
+                && mount.contains(&passes_on)
             {
-                mount[at] = work.lost_entry(what);
+                mount.retain(|entry| *entry != passes_on);
+                work.lost(mount, what);
             }
         }
     }
@@ -85,7 +90,7 @@ fn short(work: &Work<'_>, written: &str, pod: &mut Pod, all: &mut Vec<Value>) {
         [target] => ("", target, ""),
         [source, target] => (source, target, ""),
         [source, target, options] => (source, target, options),
-        _ => return all.push(work.lost(&format!("volume {written}"))),
+        _ => return work.lost(all, format_args!("volume {written}")),
     };
     let mut mount = Mount {
         kind: match source.starts_with(['/', '.', '~']) {
@@ -104,7 +109,7 @@ fn short(work: &Work<'_>, written: &str, pod: &mut Pod, all: &mut Vec<Value>) {
             // Without SELinux labels there is nothing to relabel; the others say what is so anyway.
             "" | "rw" | "z" | "Z" | "nocopy" | "copy" | "cached" | "delegated" | "consistent"
             | "rprivate" | "private" | "rbind" | "bind" => {}
-            other => all.push(work.lost(&format!("volume {written}: the option {other}"))),
+            other => work.lost(all, format_args!("volume {written}: the option {other}")),
         }
     }
     add(work, &mount, pod, all);
@@ -126,13 +131,13 @@ fn long(work: &Work<'_>, item: &Value, pod: &mut Pod, all: &mut Vec<Value>) {
         size: inner("tmpfs", "size").and_then(|s| size(&s)),
     };
     if let Some(wanted) = inner("tmpfs", "size").filter(|_| mount.size.is_none()) {
-        let what = format!("{} {}: the size {wanted}", mount.kind, mount.target);
-        all.push(work.lost(&what));
+        let what = format_args!("{} {}: the size {wanted}", mount.kind, mount.target);
+        work.lost(all, what);
     }
     for (key, value) in entries(Some(item)) {
         let of = format!("{} {}", mount.kind, mount.target);
         for option in unknown_options(key, value) {
-            all.push(work.lost(&format!("{of}: the option {option}")));
+            work.lost(all, format_args!("{of}: the option {option}"));
         }
     }
     add(work, &mount, pod, all);
@@ -157,13 +162,15 @@ fn unknown_options(key: &str, value: &Value) -> Vec<String> {
 fn add(work: &Work<'_>, mount: &Mount, pod: &mut Pod, all: &mut Vec<Value>) {
     let target = mount.target.trim_end_matches('/');
     let target = if target.is_empty() { "/" } else { target };
-    let lost = |why: &str| work.lost(&format!("{} {target}: {why}", mount.kind));
+    let lost = |all: &mut Vec<Value>, why: &str| {
+        work.lost(all, format_args!("{} {target}: {why}", mount.kind));
+    };
     if !target.starts_with('/') || target.contains(':') || target == "/" {
-        return all.push(lost("no path of a container"));
+        return lost(all, "no path of a container");
     }
     let taken = |m: &Value| m.get("mountPath") == Some(&text(target));
     if all.iter().any(taken) {
-        return all.push(lost("something is mounted there already"));
+        return lost(all, "something is mounted there already");
     }
     let mut read_only = mount.read_only;
     let volume = match &*mount.kind {
@@ -182,10 +189,10 @@ fn add(work: &Work<'_>, mount: &Mount, pod: &mut Pod, all: &mut Vec<Value>) {
     };
     let volume = match volume {
         Ok(volume) => volume,
-        Err(why) => return all.push(lost(why)),
+        Err(why) => return lost(all, why),
     };
     if mount.kind == "volume" && mount.source.is_empty() {
-        all.push(lost("it begins empty, without the image's files there"));
+        lost(all, "it begins empty, without the image's files there");
     }
     let mut entry = Entries::new();
     set(&mut entry, "name", text(volume));
@@ -235,7 +242,7 @@ fn bind(work: &Work<'_>, source: &str, pod: &mut Pod) -> Result<String, &'static
         && let Some(Value::Map(volume)) = pod.volumes.last_mut()
     {
         let hint = format!("{source} of this machine: copy it to the one that runs the pod");
-        volume.push((COMMENT.to_owned(), text(hint)));
+        volume.comment(hint);
     }
     Ok(name)
 }
@@ -266,8 +273,8 @@ fn named(work: &Work<'_>, of: &Mount, pod: &mut Pod) -> Result<(String, bool), &
                     "ro" => read_only = true,
                     "" | "rw" | "bind" | "rbind" => {}
                     other => {
-                        let what = format!("volume {source}: the option {other}");
-                        pod.volumes.push(work.lost(&what));
+                        let what = format_args!("volume {source}: the option {other}");
+                        work.lost(&mut pod.volumes, what);
                     }
                 }
             }
@@ -277,9 +284,10 @@ fn named(work: &Work<'_>, of: &Mount, pod: &mut Pod) -> Result<(String, bool), &
         (None, _) => {}
     }
     if let Some(driver) = scalar(declared, "driver").filter(|driver| driver != "local") {
-        let what =
-            format!("volume {source}: the driver {driver}: it is a directory of the node here");
-        pod.volumes.push(work.lost(&what));
+        let what = format_args!(
+            "volume {source}: the driver {driver}: it is a directory of the node here"
+        );
+        work.lost(&mut pod.volumes, what);
     }
     // Files of the first forms of compose have the name below `external`.
     let external_name = declared.get("external").and_then(|it| scalar(it, "name"));
@@ -296,17 +304,17 @@ fn named(work: &Work<'_>, of: &Mount, pod: &mut Pod) -> Result<(String, bool), &
     let mut content = Entries::new();
     if external {
         let hint = format!("the volume {source} was made elsewhere: its data is to be copied");
-        content.push((COMMENT.to_owned(), text(hint)));
+        content.comment(hint);
     } else {
         let hint =
             "it begins empty: what the image has there, and its owner, are not copied into it";
-        content.push((COMMENT.to_owned(), text(hint)));
+        content.comment(hint.to_owned());
     }
     let hint = "compose has no size for it; this one is the limit"
         .replace("compose", work.shared.project.origin);
     let mut spec = Entries::new();
     set(&mut spec, "accessModes", modes);
-    spec.push((COMMENT.to_owned(), text(hint)));
+    spec.comment(hint);
     set(&mut spec, "resources", request);
     set(&mut content, "spec", Value::Map(spec));
     work.make(CLAIM, &claim, content);
@@ -346,7 +354,8 @@ fn file(
     }
     for owner in ["uid", "gid"] {
         if scalar(item, owner).is_some_and(|id| id != "0") {
-            all.push(work.lost(&format!("{name}: {owner}: set `fsGroup` of the pod")));
+            let what = format_args!("{name}: {owner}: set `fsGroup` of the pod");
+            work.lost(all, what);
         }
     }
     let volume = pod.volume(&object, volume_kind, &Value::Map(source));
@@ -425,8 +434,8 @@ fn object(
             work.make(kind, &object, vec![(field.to_owned(), content)]);
         }
         Err(why) => {
-            let what = format!("{name}: {why}; make a {kind} `{object}` with the key `{key}`");
-            all.push(work.lost(&what));
+            let what = format_args!("{name}: {why}; make a {kind} `{object}` with the key `{key}`");
+            work.lost(all, what);
         }
     }
     (key, object)

@@ -96,8 +96,8 @@ fn names(shared: &Shared<'_>, plan: &Plan<'_>, group: &Group<'_>) -> Vec<String>
             let mut as_written = name.to_ascii_lowercase();
             if !aliases::is_valid(name) {
                 as_written = object_name(name);
-                let what = format!("the name {name}: others reach it as `{as_written}`");
-                shared.lost(member, &what);
+                let what = format_args!("the name {name}: others reach it as `{as_written}`");
+                shared.lost(member, what);
             }
             // A pod may have this name only because its service's own cannot be kept: that does not count.
             let is_own = |of: &str| {
@@ -108,8 +108,8 @@ fn names(shared: &Shared<'_>, plan: &Plan<'_>, group: &Group<'_>) -> Vec<String>
             let other = others.find(|(of, object)| **object == as_written && is_own(of));
             match other {
                 Some((other, _)) if !group.members.contains(other) => {
-                    let what = format!("the name {name}: the service `{other}` has it");
-                    shared.lost(member, &what);
+                    let what = format_args!("the name {name}: the service `{other}` has it");
+                    shared.lost(member, what);
                 }
                 _ if names.contains(&as_written) => {}
                 _ => names.push(as_written),

@@ -15,9 +15,7 @@ pub(super) fn network(work: &Work<'_>, service: &Value, pod: &mut Pod) {
         None | Some("bridge" | "default" | "") => {}
         // Those of the same project share a pod; `documents.rs` tells of others.
         Some(other) if other.starts_with("service:") || other.starts_with("container:") => {}
-        Some(other) => pod
-            .spec
-            .push(work.lost_entry(&format!("network_mode: {other}"))),
+        Some(other) => work.lost(&mut pod.spec, format_args!("network_mode: {other}")),
     }
     if let Some(host) = scalar(service, "hostname").filter(|host| !host.is_empty()) {
         let name = object_name(&host);
@@ -28,13 +26,14 @@ pub(super) fn network(work: &Work<'_>, service: &Value, pod: &mut Pod) {
             (true, _) => pod.share(work, "hostname", text(host)),
             (false, true) => pod.share(work, "hostnameOverride", text(host)),
             (false, false) => {
-                let what = format!("hostname: {host}: it may have letters, digits, `-` and dots");
-                pod.spec.push(work.lost_entry(&what));
+                let what =
+                    format_args!("hostname: {host}: it may have letters, digits, `-` and dots");
+                work.lost(&mut pod.spec, what);
             }
         }
     }
     if scalar(service, "domainname").is_some() {
-        pod.spec.push(work.lost_entry("domainname"));
+        work.lost(&mut pod.spec, format_args!("domainname"));
     }
     of_networks(work, service, pod);
     hosts(work, service, pod);
@@ -46,10 +45,10 @@ pub(super) fn network(work: &Work<'_>, service: &Value, pod: &mut Pod) {
         words.retain(|word| {
             let of = fixed_address(&work.shared.project.services, word);
             if let Some(of) = of {
-                let what = format!(
+                let what = format_args!(
                     "{key}: {word}: the fixed address of {of}, which it does not have here"
                 );
-                pod.spec.push(work.lost_entry(&what));
+                work.lost(&mut pod.spec, what);
             }
             of.is_none()
         });
@@ -70,9 +69,11 @@ pub(super) fn network(work: &Work<'_>, service: &Value, pod: &mut Pod) {
         );
     }
     if dns.iter().any(|(key, _)| key == "nameservers") {
-        let what = "dns: these servers are asked only if coracle's own does not answer; with `dnsPolicy: None` they are the \
-                    only ones, and know neither other pods nor the node";
-        pod.spec.push(work.lost_entry(what));
+        let what = format_args!(
+            "dns: these servers are asked only if coracle's own does not answer; with `dnsPolicy: None` they are the \
+             only ones, and know neither other pods nor the node"
+        );
+        work.lost(&mut pod.spec, what);
     }
     if !dns.is_empty() {
         pod.share(work, "dnsConfig", Value::Map(dns));
@@ -91,8 +92,7 @@ fn of_networks(work: &Work<'_>, service: &Value, pod: &mut Pod) {
                 key if key.starts_with("x-") => continue,
                 _ => "",
             };
-            let what = format!("networks.{network}.{key}{why}");
-            pod.spec.push(work.lost_entry(&what));
+            work.lost(&mut pod.spec, format_args!("networks.{network}.{key}{why}"));
         }
     }
 }
@@ -151,8 +151,8 @@ fn hosts(work: &Work<'_>, service: &Value, pod: &mut Pod) {
         };
         match ip.parse::<std::net::IpAddr>() {
             Ok(_) if fixed_address(&work.shared.project.services, ip).is_some() => {
-                let what = format!("extra_hosts: {entry}: a fixed address; use the name");
-                aliases.push(work.lost(&what));
+                let what = format_args!("extra_hosts: {entry}: a fixed address; use the name");
+                work.lost(&mut aliases, what);
             }
             Ok(_) => aliases.push(map([
                 ("ip", text(ip)),
@@ -165,8 +165,7 @@ fn hosts(work: &Work<'_>, service: &Value, pod: &mut Pod) {
                     }
                     _ => "only addresses can be given",
                 };
-                let what = format!("extra_hosts: {entry}: {remedy}");
-                aliases.push(work.lost(&what));
+                work.lost(&mut aliases, format_args!("extra_hosts: {entry}: {remedy}"));
             }
         }
     }

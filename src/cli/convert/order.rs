@@ -92,8 +92,8 @@ impl Waits {
         for (name, condition) in after(service) {
             let Some(key) = plan.key(&name) else {
                 if condition.required {
-                    let what = format!("depends_on: {name} is not converted");
-                    self.lost.push(work.lost_entry(&what));
+                    let what = format_args!("depends_on: {name} is not converted");
+                    work.lost(&mut self.lost, what);
                 }
                 continue;
             };
@@ -102,8 +102,9 @@ impl Waits {
             }
             let head = plan.heads[key];
             if replicas(plan.services[head]).is_some() {
-                let what = format!("depends_on: {name}: pods of a Deployment have no fixed names");
-                self.lost.push(work.lost_entry(&what));
+                let what =
+                    format_args!("depends_on: {name}: pods of a Deployment have no fixed names");
+                work.lost(&mut self.lost, what);
                 continue;
             }
             let object = &plan.objects[head];
@@ -117,23 +118,23 @@ impl Waits {
                 "service_healthy" => ":ready",
                 COMPLETED if head == key => ":complete",
                 COMPLETED => {
-                    let what = format!(
+                    let what = format_args!(
                         "depends_on: {name}: it is in the pod of `{head}`, which is waited for until it has started"
                     );
-                    self.lost.push(work.lost_entry(&what));
+                    work.lost(&mut self.lost, what);
                     ""
                 }
                 _ => "",
             };
             if condition.kind == "service_healthy" && test_is_missing(plan.services[key]) {
                 let what = counts_as_healthy(&name);
-                self.lost.push(work.lost_entry(&what));
+                work.lost(&mut self.lost, format_args!("{what}"));
             }
             let again = if condition.again { "?again" } else { "" };
             let item = format!("{own}{object}{ready}{again}");
             if self.items.len() == MAX_AFTER {
-                self.lost
-                    .push(work.lost_entry(&format!("depends_on: {name}: more than {MAX_AFTER}")));
+                let what = format_args!("depends_on: {name}: more than {MAX_AFTER}");
+                work.lost(&mut self.lost, what);
             } else if !self.items.contains(&item) {
                 self.items.push(item);
             }

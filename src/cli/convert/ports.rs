@@ -19,24 +19,25 @@ struct Published {
 
 /// The container's ports. `unpublished` says why nothing of it can be published.
 pub(super) fn ports(work: &Work<'_>, service: &Value, unpublished: Option<&str>) -> Vec<Value> {
-    let mut all = Vec::new();
+    let mut all: Vec<Value> = Vec::new();
     for item in items(service.get("ports")) {
         let written = item.scalar_text().or_else(|| scalar(item, "target"));
         let written = written.unwrap_or_default();
         let Some(mut port) = published(item) else {
-            all.push(work.lost(&format!("port {written}")));
+            work.lost(&mut all, format_args!("port {written}"));
             continue;
         };
         if let Some(why) = unpublished {
-            all.push(work.lost(&format!("port {written}: {why}")));
+            work.lost(&mut all, format_args!("port {written}: {why}"));
             continue;
         }
         if port.host.is_none() {
-            let what = format!("port {written}: no port of the node is named; choose a `hostPort`");
-            all.push(work.lost(&what));
+            let what =
+                format_args!("port {written}: no port of the node is named; choose a `hostPort`");
+            work.lost(&mut all, what);
         }
         if scalar(item, "app_protocol").is_some() {
-            all.push(work.lost(&format!("port {written}: app_protocol")));
+            work.lost(&mut all, format_args!("port {written}: app_protocol"));
         }
         let taken = |name: &str| {
             all.iter()
@@ -44,7 +45,7 @@ pub(super) fn ports(work: &Work<'_>, service: &Value, unpublished: Option<&str>)
         };
         let invalid = |name: &String| port_name(name).is_some() || taken(name);
         if let Some(name) = port.name.take_if(|name| invalid(name)) {
-            all.push(work.lost(&format!("port {written}: the name {name}")));
+            work.lost(&mut all, format_args!("port {written}: the name {name}"));
         }
         add(work, &mut all, &port, &written);
     }
@@ -68,18 +69,20 @@ fn add(work: &Work<'_>, all: &mut Vec<Value>, port: &Published, written: &str) {
     let (first, last) = port.target;
     let count = usize::from(last - first) + 1;
     if all.len() + count > MAX_PORTS {
-        all.push(work.lost(&format!("port {written}: more than {MAX_PORTS} ports")));
+        let what = format_args!("port {written}: more than {MAX_PORTS} ports");
+        work.lost(all, what);
         return;
     }
     if let Some((host, host_last)) = port.host
         && usize::from(host_last - host) + 1 != count
     {
         if count != 1 {
-            all.push(work.lost(&format!("port {written}: ranges of different lengths")));
+            let what = format_args!("port {written}: ranges of different lengths");
+            work.lost(all, what);
             return;
         }
-        let what = format!("port {written}: the first of the range is taken");
-        all.push(work.lost(&what));
+        let what = format_args!("port {written}: the first of the range is taken");
+        work.lost(all, what);
     }
     for target in first..=last {
         let host = port.host.map(|(host, _)| host + (target - first));

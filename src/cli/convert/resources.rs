@@ -87,7 +87,9 @@ pub(super) fn resources(work: &Work<'_>, service: &Value, all: &mut Entries) {
             lost.push(format!("deploy.{key}"));
         }
     }
-    all.extend(lost.iter().map(|what| work.lost_entry(what)));
+    for what in lost {
+        work.lost(all, format_args!("{what}"));
+    }
 }
 
 fn millis(text: &str) -> Option<String> {

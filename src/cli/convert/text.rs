@@ -285,14 +285,11 @@ mod tests {
     fn comments_stand_where_they_belong_and_change_nothing() {
         let value = map([
             (COMMENT, text("first")),
-            (
-                "none",
-                Value::List(vec![super::super::tree::comment("nothing".into())]),
-            ),
+            ("none", Value::List(vec![map([(COMMENT, text("nothing"))])])),
             (
                 "a",
                 Value::List(vec![
-                    super::super::tree::comment("of a\nnone".into()),
+                    map([(COMMENT, text("of a\nnone"))]),
                     map([
                         (COMMENT, text("in b")),
                         ("b", number(1)),

@@ -24,9 +24,21 @@ pub(super) fn texts(words: impl IntoIterator<Item = String>) -> Value {
     Value::List(words.into_iter().map(Value::String).collect())
 }
 
-/// A comment as an item of a list.
-pub(super) fn comment(sentence: String) -> Value {
-    map([(COMMENT, text(sentence))])
+/// What a comment can be added to.
+pub(super) trait Commented {
+    fn comment(&mut self, sentence: String);
+}
+
+impl Commented for Entries {
+    fn comment(&mut self, sentence: String) {
+        self.push((COMMENT.to_owned(), text(sentence)));
+    }
+}
+
+impl Commented for Vec<Value> {
+    fn comment(&mut self, sentence: String) {
+        self.push(map([(COMMENT, text(sentence))]));
+    }
 }
 
 pub(super) fn entries(value: Option<&Value>) -> &[(String, Value)] {

@@ -2,10 +2,11 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::fmt;
 
 use super::Source;
 use super::project::Project;
-use super::tree::{COMMENT, Entries, comment, map, set, text};
+use super::tree::{Commented, Entries, map, set, text};
 use super::words::{first_free, object_name};
 use crate::spec::value::Value;
 
@@ -33,7 +34,7 @@ pub(super) struct Shared<'a> {
 
 impl Shared<'_> {
     /// Notes what is not carried over, and returns the comment for it.
-    pub(super) fn lost(&self, service: &str, what: &str) -> String {
+    pub(super) fn lost(&self, service: &str, what: fmt::Arguments<'_>) -> String {
         let origin = self.project.origin;
         let sentence = format!("{origin}: {service}: not carried over: {what}");
         let mut remarks = self.remarks.borrow_mut();
@@ -91,15 +92,9 @@ pub(super) struct Work<'a> {
 }
 
 impl Work<'_> {
-    /// What is not carried over, as a comment in a list.
-    pub(super) fn lost(&self, what: &str) -> Value {
-        comment(self.shared.lost(self.service, what))
-    }
-
-    /// What is not carried over, as a comment in a mapping.
-    pub(super) fn lost_entry(&self, what: &str) -> (String, Value) {
-        let sentence = self.shared.lost(self.service, what);
-        (COMMENT.to_owned(), text(sentence))
+    /// Notes what is not carried over, with a comment at its place.
+    pub(super) fn lost(&self, place: &mut dyn Commented, what: fmt::Arguments<'_>) {
+        place.comment(self.shared.lost(self.service, what));
     }
 
     /// Adds a document, unless another service has added it.
@@ -162,14 +157,14 @@ impl Pod {
     pub(super) fn share(&mut self, work: &Work<'_>, key: &str, value: Value) {
         match self.spec.iter().find(|(k, _)| k == key) {
             None if work.is_step => {
-                let what = format!("{key}: the pod is that of the service that waits for it");
-                self.spec.push(work.lost_entry(&what));
+                let what = format_args!("{key}: the pod is that of the service that waits for it");
+                work.lost(&mut self.spec, what);
             }
             None => self.spec.push((key.to_owned(), value)),
             Some((_, old)) if *old == value => {}
             Some(_) => {
-                let what = format!("{key}: another container of the pod has set it");
-                self.spec.push(work.lost_entry(&what));
+                let what = format_args!("{key}: another container of the pod has set it");
+                work.lost(&mut self.spec, what);
             }
         }
     }
