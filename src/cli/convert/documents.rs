@@ -34,14 +34,16 @@ pub(super) fn documents(project: &Project, source: &Source<'_>, namespace: Optio
         )));
     }
     let names = project.services.iter().map(|(name, _)| &**name);
-    let heads =
-        names.filter(|name| plan.heads.get(name) == Some(name) && !plan.before.contains_key(name));
+    let heads = names.filter(|name| {
+        let planned = &plan.services[name];
+        planned.head == *name && planned.step_of.is_none()
+    });
     let heads: Vec<&str> = heads.collect();
     let groups = heads.iter().map(|head| {
         let members = project.services.iter().map(|(member, _)| &**member);
-        let members = members.filter(|member| plan.heads.get(member) == Some(head));
+        let members = members.filter(|member| plan.services[member].head == *head);
         Group {
-            pod: plan.objects[head].clone(),
+            pod: plan.services[head].object.clone(),
             members: members.collect(),
         }
     });
@@ -86,7 +88,7 @@ fn pod<'p>(
     members: &[&'p str],
     names: &[Named],
 ) -> Value {
-    let object = &*plan.objects[name];
+    let object = &*plan.services[name].object;
     let mut pod = Pod::default();
     set(&mut pod.labels, "app", text(object));
     for named in names {
@@ -99,11 +101,12 @@ fn pod<'p>(
         set(&mut pod.labels, "app.kubernetes.io/part-of", text(part));
     }
     let mut waits = Waits::default();
-    let replicas = deployment::replicas(plan.services[name]);
+    let replicas = deployment::replicas(plan.services[name].service);
     let steps = plan.steps(name, members);
     let sidecars = plan.sidecars(members);
     for member in &plan.in_order(members) {
-        let service = plan.services[member];
+        let planned = &plan.services[member];
+        let service = planned.service;
         let work = Work {
             shared,
             service: member,
@@ -114,35 +117,34 @@ fn pod<'p>(
         // The first container of a pod with a name of its own still has its own.
         let named = match scalar(service, "x-pod-name") {
             Some(_) => object_name(member),
-            None => plan.objects[member].clone(),
+            None => planned.object.clone(),
         };
         let mut made = container(&work, service, &named, &mut pod);
         let mode = scalar(service, "network_mode").filter(|mode| mode.contains(':'));
-        if let (Some(mode), true) = (mode, plan.heads.get(member) == Some(member)) {
+        if let (Some(mode), true) = (mode, planned.head == *member) {
             let what = format_args!(
                 "network_mode: {mode}: nothing of that name is converted with it, so the pod has a network of its own"
             );
             work.lost(&mut pod.spec, what);
         }
         if *member != name {
-            own_restart(service, plan.services[name], &mut made);
+            own_restart(service, plan.services[name].service, &mut made);
             if deployment::replicas(service).is_some() {
                 let what = format_args!("replicas: it is in the pod of `{name}`");
                 work.lost(&mut pod.spec, what);
             }
         }
         // After the service itself, whose settings the pod has.
-        for (step, by) in &plan.before {
-            if by == member {
-                let work = Work {
-                    service: step,
-                    is_step: true,
-                    ..work
-                };
-                let init = container(&work, plan.services[step], &plan.objects[step], &mut pod);
-                pod.inits.push(init);
-                waits.add(&work, plan, members, plan.services[step]);
-            }
+        let steps = plan.services.iter();
+        for (step, planned) in steps.filter(|(_, of)| of.step_of == Some(*member)) {
+            let work = Work {
+                service: step,
+                is_step: true,
+                ..work
+            };
+            let init = container(&work, planned.service, &planned.object, &mut pod);
+            pod.inits.push(init);
+            waits.add(&work, plan, members, planned.service);
         }
         if work.is_step {
             if let Value::Map(fields) = &mut made {
@@ -151,7 +153,7 @@ fn pod<'p>(
             pod.inits.push(made);
         } else if sidecars.contains(member) {
             let gates = members.iter().any(|other| {
-                let mut on = after(plan.services[other]).into_iter();
+                let mut on = after(plan.services[other].service).into_iter();
                 on.any(|(of, condition)| of == *member && condition.kind == "service_healthy")
             });
             sidecar(&work, service, gates, &mut made);
@@ -169,8 +171,8 @@ fn pod<'p>(
         is_step: false,
     };
     match replicas {
-        None => restart(&work, plan.services[name], &mut pod),
-        Some(_) => deployment::suit(&work, policy(plan.services[name]).0, &mut pod),
+        None => restart(&work, plan.services[name].service, &mut pod),
+        Some(_) => deployment::suit(&work, policy(plan.services[name].service).0, &mut pod),
     }
     if !waits.items.is_empty() {
         let all = waits.items.join(", ");

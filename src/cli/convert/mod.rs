@@ -34,7 +34,6 @@ mod meaning_test;
 #[cfg(test)]
 mod units_test;
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -386,9 +385,13 @@ fn paths(args: &ConvertArgs) -> Result<Vec<PathBuf>> {
             })?;
             all.extend(found);
         }
-        let mut seen = BTreeSet::new();
-        all.retain(|path| seen.insert(path.clone()));
-        return Ok(all);
+        let mut once: Vec<PathBuf> = Vec::new();
+        for path in all {
+            if !once.contains(&path) {
+                once.push(path);
+            }
+        }
+        return Ok(once);
     }
     if let Some(listed) = compose_file(args)? {
         return Ok(listed);

@@ -1,6 +1,6 @@
 //! The names by which the services of a project find each other.
 
-use super::plan::Plan;
+use super::plan::{Plan, Planned};
 use super::tree::{entries, map, pairs, scalar, scalars, set, text};
 use super::words::{first_free, object_name};
 use super::work::Shared;
@@ -66,7 +66,7 @@ pub(super) fn label(name: &str) -> String {
 fn names(shared: &Shared<'_>, plan: &Plan<'_>, group: &Group<'_>) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for member in &group.members {
-        let service = plan.services[member];
+        let service = plan.services[member].service;
         let mut wanted = Vec::new();
         if plan.services.len() > 1 {
             wanted.push((*member).to_owned());
@@ -76,7 +76,7 @@ fn names(shared: &Shared<'_>, plan: &Plan<'_>, group: &Group<'_>) -> Vec<String>
         for (_, network) in entries(service.get("networks")) {
             wanted.extend(scalars(network.get("aliases")));
         }
-        for (by, other) in &plan.services {
+        for (by, Planned { service: other, .. }) in &plan.services {
             for link in scalars(other.get("links")) {
                 if let Some((of, alias)) = link.split_once(':')
                     && of == *member
@@ -101,11 +101,11 @@ fn names(shared: &Shared<'_>, plan: &Plan<'_>, group: &Group<'_>) -> Vec<String>
             }
             // A pod may have this name only because its service's own cannot be kept: that does not count.
             let is_own = |of: &str| {
-                let pod = scalar(plan.services[of], "x-pod-name");
+                let pod = scalar(plan.services[of].service, "x-pod-name");
                 of.eq_ignore_ascii_case(&as_written) || pod.as_deref() == Some(&*as_written)
             };
-            let mut others = plan.objects.iter();
-            let other = others.find(|(of, object)| **object == as_written && is_own(of));
+            let mut others = plan.services.iter();
+            let other = others.find(|(of, other)| other.object == as_written && is_own(of));
             match other {
                 Some((other, _)) if !group.members.contains(other) => {
                     let what = format_args!("the name {name}: the service `{other}` has it");
@@ -152,7 +152,7 @@ fn headless(shared: &Shared<'_>, named: &Named) -> Value {
 /// Whether a service's settings contain a name.
 fn is_spoken_of(plan: &Plan<'_>, name: &str) -> bool {
     let mut services = plan.services.values();
-    services.any(|service| {
+    services.any(|Planned { service, .. }| {
         let variables = pairs(service.get("environment")).into_iter();
         let mut values = variables.filter_map(|(_, value)| value);
         values.any(|value| value.contains(name))

@@ -97,17 +97,18 @@ impl Waits {
                 }
                 continue;
             };
-            if plan.before.contains_key(key) || members.contains(&key) {
+            let planned = &plan.services[key];
+            if planned.step_of.is_some() || members.contains(&key) {
                 continue;
             }
-            let head = plan.heads[key];
-            if replicas(plan.services[head]).is_some() {
+            let head = planned.head;
+            if replicas(plan.services[head].service).is_some() {
                 let what =
                     format_args!("depends_on: {name}: pods of a Deployment have no fixed names");
                 work.lost(&mut self.lost, what);
                 continue;
             }
-            let object = &plan.objects[head];
+            let object = &plan.services[head].object;
             let own = match &**object {
                 "device" | "time-sync" => {
                     format!("{}/", work.shared.namespace.unwrap_or("default"))
@@ -126,7 +127,7 @@ impl Waits {
                 }
                 _ => "",
             };
-            if condition.kind == "service_healthy" && test_is_missing(plan.services[key]) {
+            if condition.kind == "service_healthy" && test_is_missing(planned.service) {
                 let what = counts_as_healthy(&name);
                 work.lost(&mut self.lost, format_args!("{what}"));
             }

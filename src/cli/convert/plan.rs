@@ -8,6 +8,7 @@ use super::project::Project;
 use super::tree::scalar;
 use super::words::{first_free, object_name};
 use crate::spec::value::Value;
+use crate::types::Gather;
 
 /// What a service asks of a whole pod, or of its place on the node: it is no part of another one's.
 const OF_POD: [&str; 13] = [
@@ -28,46 +29,53 @@ const OF_POD: [&str; 13] = [
 
 /// Services and the pods that they become.
 pub(super) struct Plan<'p> {
-    pub(super) services: BTreeMap<&'p str, &'p Value>,
-    /// The name of each service's container.
-    pub(super) objects: BTreeMap<&'p str, String>,
-    /// The service whose pod each service is in.
-    pub(super) heads: BTreeMap<&'p str, &'p str>,
-    /// Services that run to their end before the one service that waits for them.
-    pub(super) before: BTreeMap<&'p str, &'p str>,
+    /// By their names.
+    pub(super) services: BTreeMap<&'p str, Planned<'p>>,
+}
+
+/// A service and what becomes of it.
+pub(super) struct Planned<'p> {
+    pub(super) service: &'p Value,
+    /// The name of its container.
+    pub(super) object: String,
+    /// The service whose pod it is in.
+    pub(super) head: &'p str,
+    /// The one service that waits for it, before which it runs to its end.
+    pub(super) step_of: Option<&'p str>,
 }
 
 impl<'p> Plan<'p> {
     pub(super) fn of(project: &'p Project) -> Self {
-        let services: BTreeMap<&str, &Value> = project
-            .services
-            .iter()
-            .map(|(name, value)| (&**name, value))
-            .collect();
-        let mut taken = BTreeSet::new();
-        let mut objects = BTreeMap::new();
-        let wishes = project.services.iter().map(|(name, service)| {
-            (
-                name,
-                scalar(service, "x-pod-name").unwrap_or_else(|| name.clone()),
-            )
+        let planned = project.services.iter().map(|(name, service)| {
+            let planned = Planned {
+                service,
+                object: scalar(service, "x-pod-name").unwrap_or_else(|| name.clone()),
+                head: name,
+                step_of: None,
+            };
+            (&**name, planned)
         });
-        // A service with a valid name keeps it: the others use that name.
-        let (valid, others): (Vec<_>, Vec<_>) =
-            wishes.partition(|(_, wish)| object_name(wish) == *wish);
-        for (name, wish) in valid.into_iter().chain(others) {
-            let wish = object_name(&wish);
-            let object = first_free(&wish, &mut |name| taken.insert(name.to_owned()));
-            objects.insert(&**name, object);
-        }
         let mut plan = Self {
-            services,
-            objects,
-            heads: BTreeMap::new(),
-            before: BTreeMap::new(),
+            services: planned.gather(),
         };
+        // A service with a valid name keeps it: the others use that name.
+        let mut taken = BTreeSet::new();
+        for valid in [true, false] {
+            for (name, _) in &project.services {
+                let Some(planned) = plan.services.get_mut(&**name) else {
+                    continue;
+                };
+                let wish = object_name(&planned.object);
+                if (wish == planned.object) == valid {
+                    planned.object = first_free(&wish, &mut |name| taken.insert(name.to_owned()));
+                }
+            }
+        }
         for (name, _) in &project.services {
-            plan.heads.insert(name, plan.head(name));
+            let head = plan.head(name);
+            if let Some(planned) = plan.services.get_mut(&**name) {
+                planned.head = head;
+            }
         }
         plan.find_steps();
         plan
@@ -77,25 +85,18 @@ impl<'p> Plan<'p> {
     fn head(&self, name: &'p str) -> &'p str {
         let mut at = name;
         for _ in 0..8 {
-            let mode = self
-                .services
-                .get(at)
-                .and_then(|s| scalar(s, "network_mode"));
+            let planned = self.services.get(at);
+            let mode = planned.and_then(|p| scalar(p.service, "network_mode"));
             let of = mode
                 .as_deref()
                 .and_then(|mode| mode.strip_prefix("service:").map(|of| self.key(of)));
             let by_container = mode.as_deref().and_then(|mode| {
                 let name = mode.strip_prefix("container:")?;
-                let is_it = |(_, s): &(&&'p str, &&'p Value)| {
-                    scalar(s, "container_name").as_deref() == Some(name)
+                let is_it = |(_, planned): &(&&'p str, &Planned<'p>)| {
+                    scalar(planned.service, "container_name").as_deref() == Some(name)
                 };
-                Some(
-                    self.services
-                        .iter()
-                        .find(is_it)
-                        .map(|(name, _)| *name)
-                        .or(self.key(name)),
-                )
+                let found = self.services.iter().find(is_it);
+                Some(found.map(|(name, _)| *name).or(self.key(name)))
             });
             match of.or(by_container).flatten() {
                 Some(next) => at = next,
@@ -110,23 +111,21 @@ impl<'p> Plan<'p> {
     }
 
     /// The services of a pod that others of it wait for.
-    pub(super) fn sidecars(&self, members: &[&'p str]) -> BTreeSet<&'p str> {
-        let all: BTreeSet<&str> = members
-            .iter()
-            .flat_map(|m| self.waits_for(m, members))
-            .collect();
+    pub(super) fn sidecars(&self, members: &[&'p str]) -> Vec<&'p str> {
+        let all = members.iter().flat_map(|m| self.waits_for(m, members));
+        let all: Vec<&str> = all.collect();
         // One at least is the pod's main container.
         match members.iter().all(|member| all.contains(member)) {
-            true => BTreeSet::new(),
+            true => Vec::new(),
             false => all,
         }
     }
 
     /// The services of a pod, but for its head, that others of it wait for until they have completed.
-    pub(super) fn steps(&self, head: &str, members: &[&'p str]) -> BTreeSet<&'p str> {
-        let mut all = BTreeSet::new();
+    pub(super) fn steps(&self, head: &str, members: &[&'p str]) -> Vec<&'p str> {
+        let mut all = Vec::new();
         for member in members {
-            for (of, condition) in after(self.services[member]) {
+            for (of, condition) in after(self.services[member].service) {
                 let of = self
                     .key(&of)
                     .filter(|of| members.contains(of) && of != member);
@@ -140,7 +139,7 @@ impl<'p> Plan<'p> {
 
     /// The other services of its pod that a service waits for.
     fn waits_for(&self, service: &str, members: &[&'p str]) -> Vec<&'p str> {
-        let on = after(self.services[service]).into_iter();
+        let on = after(self.services[service].service).into_iter();
         let on = on.filter_map(|(of, _)| self.key(&of));
         on.filter(|of| *of != service && members.contains(of))
             .collect()
@@ -162,33 +161,36 @@ impl<'p> Plan<'p> {
     /// Finds services that are only waited for until they have completed, by one other service: they become its init
     /// containers.
     fn find_steps(&mut self) {
-        let mut waiting: BTreeMap<&str, Vec<(&'p str, bool)>> = BTreeMap::new();
-        for (name, service) in &self.services {
-            for (of, condition) in after(service) {
-                if let Some(of) = self.key(&of) {
-                    let completes = condition.kind == COMPLETED;
-                    waiting.entry(of).or_default().push((*name, completes));
-                }
+        // Who waits, for what, and whether until that has completed.
+        let mut waits: Vec<(&'p str, &'p str, bool)> = Vec::new();
+        for (by, planned) in &self.services {
+            for (of, condition) in after(planned.service) {
+                let of = self.key(&of);
+                waits.extend(of.map(|of| (*by, of, condition.kind == COMPLETED)));
             }
         }
-        for (name, by) in waiting {
-            let alone = self.heads.iter().filter(|(_, head)| **head == name).count() == 1;
-            let own = self.heads.get(name) == Some(&name);
-            let of_pod = OF_POD.iter();
-            let of_pod = of_pod.filter(|key| self.services[name].get(key).is_some());
-            if let [(by, true)] = by[..]
-                && alone
-                && own
-                && of_pod.count() == 0
+        let mut steps: Vec<(&str, &str)> = Vec::new();
+        for (name, planned) in &self.services {
+            let mut by = waits.iter().filter(|(_, of, _)| of == name);
+            let members = self.services.values().filter(|p| p.head == *name);
+            if let (Some((by, _, true)), None) = (by.next(), by.next())
+                && planned.head == *name
+                && members.count() == 1
+                && !OF_POD.iter().any(|key| planned.service.get(key).is_some())
                 && by != name
                 // It would run once for each of the pods.
-                && replicas(self.services[self.heads[by]]).is_none()
+                && replicas(self.services[self.services[by].head].service).is_none()
             {
-                self.before.insert(self.key(name).unwrap_or(by), by);
+                steps.push((name, by));
             }
         }
-        // A step of a step stays a pod of its own.
-        let steps: BTreeSet<&str> = self.before.keys().copied().collect();
-        self.before.retain(|_, by| !steps.contains(by));
+        for (name, by) in &steps {
+            // A step of a step stays a pod of its own.
+            if !steps.iter().any(|(step, _)| step == by)
+                && let Some(planned) = self.services.get_mut(name)
+            {
+                planned.step_of = Some(by);
+            }
+        }
     }
 }

@@ -1,7 +1,5 @@
 //! Quadlet units as a project: `.container` and `.pod`, and the `.volume`, `.network`, `.image` and `.kube` beside them.
 
-use std::collections::BTreeMap;
-
 use super::Source;
 use super::health;
 use super::project::Project;
@@ -10,20 +8,23 @@ use super::tree::{Entries, entries, map, set, text, texts};
 use super::unit::{Unit, adds_to, folders, is_true, unquoted};
 use super::words::split_unit;
 use crate::spec::value::Value;
+use crate::types::InOrder;
 
 /// Adds the files of the folders beside a unit, in the order of their names.
 fn drop_ins(unit: &mut Unit, files: &[(String, String)]) -> Result<(), String> {
-    let mut found = BTreeMap::new();
+    let mut found: Vec<(&str, &str, &str)> = Vec::new();
     for folder in folders(&unit.name, &unit.kind) {
         let of = |file: &str| adds_to(file).map(without_at).as_ref() == Some(&folder);
         for (file, content) in files.iter().filter(|(file, _)| of(file)) {
             let name = file.rsplit('/').next().unwrap_or_default();
-            found.entry(name).or_insert((file, content));
+            if !found.iter().any(|(known, ..)| *known == name) {
+                found.push((name, file, content));
+            }
         }
     }
-    found
-        .into_values()
-        .try_for_each(|(file, content)| unit.add(file, content))
+    found.order();
+    let mut found = found.into_iter();
+    found.try_for_each(|(_, file, content)| unit.add(file, content))
 }
 
 /// The name of a unit's folder as if it were no template.

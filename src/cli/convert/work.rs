@@ -1,7 +1,6 @@
 //! What the conversion of one service uses and adds to: the project, remarks, documents beside the pod.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::fmt;
 
 use super::Source;
@@ -19,6 +18,13 @@ pub(super) struct Made {
     pub(super) document: Value,
 }
 
+/// A name that is taken, and what it stands for.
+pub(super) struct Taken {
+    kind: &'static str,
+    name: String,
+    of: String,
+}
+
 /// What all services share.
 pub(super) struct Shared<'a> {
     pub(super) project: &'a Project,
@@ -29,7 +35,7 @@ pub(super) struct Shared<'a> {
     /// ConfigMaps, Secrets and claims.
     pub(super) made: RefCell<Vec<Made>>,
     /// What each kind and name stands for.
-    pub(super) names: RefCell<BTreeMap<(&'static str, String), String>>,
+    pub(super) names: RefCell<Vec<Taken>>,
 }
 
 impl Shared<'_> {
@@ -61,10 +67,15 @@ impl Shared<'_> {
     fn unique(&self, kind: &'static str, of: &str, wish: &str) -> String {
         let mut names = self.names.borrow_mut();
         let name = first_free(wish, &mut |name| {
-            let holder = names.get(&(kind, name.to_owned()));
-            holder.is_none_or(|holder| holder == of)
+            let mut holders = names.iter();
+            let holder = holders.find(|taken| taken.kind == kind && taken.name == name);
+            holder.is_none_or(|holder| holder.of == of)
         });
-        names.insert((kind, name.clone()), of.to_owned());
+        names.push(Taken {
+            kind,
+            name: name.clone(),
+            of: of.to_owned(),
+        });
         name
     }
 
