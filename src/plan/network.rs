@@ -13,13 +13,19 @@ use crate::spec::{
     ContainerSpec, PodSpec, Protocol, RestartPolicy, ServiceAddress, ServicePort, ServiceSpec,
     TargetPort,
 };
-use crate::types::InOrder;
+use crate::types::{Gather, InOrder};
+
+/// A pod and its addresses.
+type WithIps<'p> = (&'p PodState, Vec<IpAddr>);
+
+/// The key and value of a label, and the namespace of what has it.
+type Label<'p> = (&'p str, &'p str, &'p str);
 
 /// The current pods and services. `node_ips` are the node's addresses, that of the default route first; pods on the
 /// host network have them. Before the manifests are read the view has no services, and must not be acted on.
 pub fn view(state: &NodeState, node_ips: &[IpAddr]) -> ClusterView {
     let node_ips = one_a_family(node_ips);
-    let mut pods: Vec<(&PodState, Vec<IpAddr>)> = state
+    let mut pods: Vec<WithIps<'_>> = state
         .pods
         .values()
         .filter(|pod| matches!(pod.sandbox, Sandbox::Ready { .. }))
@@ -30,18 +36,24 @@ pub fn view(state: &NodeState, node_ips: &[IpAddr]) -> ClusterView {
         .filter(|(_, ips)| !ips.is_empty())
         .collect();
     pods.order_by(|(one, _), (two, _)| one.spec.key.cmp(&two.spec.key));
-    let mut namespaces: BTreeMap<&str, Vec<&(&PodState, Vec<IpAddr>)>> = BTreeMap::new();
-    for pod in &pods {
-        let namespace = pod.0.spec.key.namespace.as_str();
-        namespaces.entry(namespace).or_default().push(pod);
-    }
     let services = state.desired.iter().flat_map(|d| d.services.values());
+    // A node has few services for many pods, and most services ask for one label.
+    let asks = services.clone().filter_map(|service| first_label(service));
+    let mut labelled: BTreeMap<Label<'_>, Vec<&WithIps<'_>>> =
+        asks.map(|label| (label, Vec::new())).gather();
+    for with_ips in &pods {
+        let spec = &with_ips.0.spec;
+        for (key, value) in spec.labels().into_iter().flatten() {
+            if let Some(pods) = labelled.get_mut(&(key, value, &spec.key.namespace)) {
+                pods.push(with_ips);
+            }
+        }
+    }
     let services = services.map(|service| {
-        let near = namespaces.get(service.key.namespace.as_str());
-        let near = near.map(Vec::as_slice).unwrap_or_default();
+        let near = first_label(service).and_then(|label| labelled.get(&label));
         ServiceEntry {
             spec: Arc::clone(service),
-            endpoints: endpoints(service, near),
+            endpoints: endpoints(service, near.map(Vec::as_slice).unwrap_or_default()),
         }
     });
     ClusterView {
@@ -78,12 +90,16 @@ fn entry(pod: &PodState, ips: &[IpAddr]) -> PodEntry {
     }
 }
 
-/// The pods behind a service, all of its namespace.
-fn endpoints(service: &ServiceSpec, pods: &[&(&PodState, Vec<IpAddr>)]) -> Vec<Endpoint> {
-    // An empty selector would match every pod, and an `ExternalName` service has no pods.
-    if service.selector.is_empty() || matches!(service.address, ServiceAddress::External(_)) {
-        return Vec::new();
-    }
+/// The first label that pods behind a service have. An empty selector would match every pod, and an `ExternalName`
+/// service has no pods.
+fn first_label(service: &ServiceSpec) -> Option<Label<'_>> {
+    let (key, value) = service.selector.first_key_value()?;
+    let external = matches!(service.address, ServiceAddress::External(_));
+    (!external).then_some((key, value, &service.key.namespace))
+}
+
+/// The pods behind a service, of those that have its first label.
+fn endpoints(service: &ServiceSpec, pods: &[&WithIps<'_>]) -> Vec<Endpoint> {
     pods.iter()
         .filter(|(pod, _)| counts(service, pod))
         .map(|(pod, ips)| Endpoint {
