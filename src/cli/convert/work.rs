@@ -71,11 +71,14 @@ impl Shared<'_> {
             let holder = holders.find(|taken| taken.kind == kind && taken.name == name);
             holder.is_none_or(|holder| holder.of == of)
         });
-        names.push(Taken {
-            kind,
-            name: name.clone(),
-            of: of.to_owned(),
-        });
+        let same = |taken: &Taken| taken.kind == kind && taken.name == name;
+        if !names.iter().any(same) {
+            names.push(Taken {
+                kind,
+                name: name.clone(),
+                of: of.to_owned(),
+            });
+        }
         name
     }
 
