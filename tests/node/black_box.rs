@@ -30,7 +30,7 @@ fn of<'a>(entries: &'a [Value], pod: &str, reason: &str) -> Option<&'a Value> {
     entries.iter().find(is)
 }
 
-/// Waits until the box has this; it is written independently of the status, and a minute after the last write.
+/// Waits until the box has this. It is written independently of the status, at most once a minute.
 fn wait(agent: &Agent, pod: &str, reason: &str) -> Value {
     let deadline = std::time::Instant::now() + 2 * PATIENCE;
     loop {

@@ -176,8 +176,8 @@ fn limits_are_in_the_cgroups_of_pod_and_container() {
     }
 }
 
-/// What a container that grows is killed at. More than the pages of a shim's file, which is large in test builds: where
-/// no process may lower its `oom_score_adj`, the kernel would find the shim larger.
+/// The limit of a container that is to be killed for its memory. It is larger than what the shim has mapped of its file,
+/// which is large in test builds: where nothing may lower an `oom_score_adj`, the kernel would kill the shim instead.
 pub(super) const HOG_LIMIT: &str = "    resources: {limits: {memory: 64Mi}}\n";
 
 #[test]

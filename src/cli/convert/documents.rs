@@ -88,7 +88,8 @@ fn pod<'p>(
     members: &[&'p str],
     names: &[Named],
 ) -> Value {
-    let object = &*plan.services[name].object;
+    let head = &plan.services[name];
+    let object = &*head.object;
     let mut pod = Pod::default();
     set(&mut pod.labels, "app", text(object));
     for named in names {
@@ -101,7 +102,7 @@ fn pod<'p>(
         set(&mut pod.labels, "app.kubernetes.io/part-of", text(part));
     }
     let mut waits = Waits::default();
-    let replicas = deployment::replicas(plan.services[name].service);
+    let replicas = deployment::replicas(head.service);
     let steps = plan.steps(name, members);
     let sidecars = plan.sidecars(members);
     for member in &plan.in_order(members) {
@@ -128,7 +129,7 @@ fn pod<'p>(
             work.lost(&mut pod.spec, what);
         }
         if *member != name {
-            own_restart(service, plan.services[name].service, &mut made);
+            own_restart(service, head.service, &mut made);
             if deployment::replicas(service).is_some() {
                 let what = format_args!("replicas: it is in the pod of `{name}`");
                 work.lost(&mut pod.spec, what);
@@ -171,8 +172,8 @@ fn pod<'p>(
         is_step: false,
     };
     match replicas {
-        None => restart(&work, plan.services[name].service, &mut pod),
-        Some(_) => deployment::suit(&work, policy(plan.services[name].service).0, &mut pod),
+        None => restart(&work, head.service, &mut pod),
+        Some(_) => deployment::suit(&work, policy(head.service).0, &mut pod),
     }
     if !waits.items.is_empty() {
         let all = waits.items.join(", ");
