@@ -50,7 +50,7 @@ impl NodeState {
 
     /// Refuses a pod for another operating system.
     pub(super) fn other_system(&self, pod: &PodSpec) -> Option<Rejection> {
-        let label = pod.labels().and_then(|labels| labels.get(OS));
+        let label = pod.manifest.label(OS);
         if label.is_some_and(|os| os != "linux") {
             return Some(Rejection {
                 reason: Reason::PodOSSelectorNodeLabelDoesNotMatch,

@@ -43,8 +43,8 @@ pub fn view(state: &NodeState, node_ips: &[IpAddr]) -> ClusterView {
         asks.map(|label| (label, Vec::new())).gather();
     for with_ips in &pods {
         let spec = &with_ips.0.spec;
-        for (key, value) in spec.labels().into_iter().flatten() {
-            if let Some(pods) = labelled.get_mut(&(key, value, &spec.key.namespace)) {
+        for (key, value) in spec.manifest.labels() {
+            if let Some(pods) = labelled.get_mut(&(&**key, &**value, &spec.key.namespace)) {
                 pods.push(with_ips);
             }
         }
@@ -116,10 +116,9 @@ fn endpoints(service: &ServiceSpec, pods: &[&WithIps<'_>]) -> Vec<Endpoint> {
 }
 
 fn counts(service: &ServiceSpec, pod: &PodState) -> bool {
-    let selected = pod.spec.labels().is_some_and(|labels| {
-        let mut wanted = service.selector.iter();
-        wanted.all(|(key, value)| labels.get(key) == Some(value))
-    });
+    let manifest = &pod.spec.manifest;
+    let mut wanted = service.selector.iter();
+    let selected = wanted.all(|(key, value)| manifest.label(key) == Some(value));
     selected && !pod.finished() && (service.with_unready || is_ready(pod))
 }
 

@@ -376,7 +376,7 @@ fn summary(title: &str, spec: &PodSpec, error: Option<&str>) -> String {
         text["initContainers"] = list(&inits).into();
     }
     text["containers"] = list(&pod.containers).into();
-    text["generation"] = spec.manifest.metadata.generation.unwrap_or(0).into();
+    text["generation"] = spec.manifest.generation().unwrap_or(0).into();
     if let Some(error) = error {
         text["error"] = error.into();
     }

@@ -15,7 +15,7 @@ pub(super) const IMAGES: &str = "coracle.dev/images";
 impl PodSpec {
     /// Returns this pod with those of its images pinned that `all` has, and no others. `None` if it is so already.
     pub fn with_pins(&self, all: &Pins) -> Option<Self> {
-        let written = self.annotation();
+        let written = self.manifest.annotation(IMAGES);
         if all.is_empty() && written.is_none() {
             return None;
         }
@@ -32,33 +32,31 @@ impl PodSpec {
         };
         // What a manifest writes there pins nothing.
         let pinned = self.manifest_containers().all(|c| c.pin_is(&own));
-        if written == text.as_deref() && pinned {
+        if written == text && pinned {
             return None;
         }
         let mut pod = self.clone();
         let manifest = Arc::make_mut(&mut pod.manifest);
-        let annotations = manifest.metadata.annotations.get_or_insert_default();
-        match text {
-            Some(text) => annotations.insert(IMAGES.to_owned(), text),
-            None => annotations.remove(IMAGES),
-        };
-        if annotations.is_empty() {
-            manifest.metadata.annotations = None;
-        }
+        manifest.change_metadata(|metadata| {
+            let annotations = metadata.annotations.get_or_insert_default();
+            match text {
+                Some(text) => annotations.insert(IMAGES.to_owned(), text),
+                None => annotations.remove(IMAGES),
+            };
+            if annotations.is_empty() {
+                metadata.annotations = None;
+            }
+        });
         pod.pin(&own);
         Some(pod)
     }
 
     /// The same pins again, for a pod that was restored from its manifest.
     pub(super) fn restore_pins(&mut self) {
-        if let Some(Ok(pins)) = self.annotation().map(serde_json::from_str) {
+        let written = self.manifest.annotation(IMAGES);
+        if let Some(Ok(pins)) = written.as_deref().map(serde_json::from_str) {
             self.pin(&pins);
         }
-    }
-
-    fn annotation(&self) -> Option<&str> {
-        let found = self.manifest.metadata.annotations.as_ref()?.get(IMAGES)?;
-        Some(found.as_str())
     }
 
     fn pin(&mut self, pins: &Pins) {

@@ -2,7 +2,6 @@
 //! are refused.
 
 use std::borrow::Borrow;
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -196,11 +195,6 @@ impl PodSpec {
     pub fn lasting_containers(&self) -> impl Iterator<Item = &ContainerSpec> {
         let sidecars = self.init_containers.iter().filter(|c| c.is_sidecar());
         self.containers.iter().chain(sidecars)
-    }
-
-    /// `metadata.labels`.
-    pub fn labels(&self) -> Option<&BTreeMap<String, String>> {
-        self.manifest.metadata.labels.as_ref()
     }
 
     /// `<name>_<namespace>(<uid>)`, as the kubelet names a pod in messages.

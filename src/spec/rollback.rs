@@ -78,9 +78,11 @@ pub(super) fn refuse(metadata: &ObjectMeta, path: &Path<'_>, report: &Report, wh
 impl PodSpec {
     /// How long a pod with a file of its own has to become ready before an edit is taken back, in milliseconds.
     pub fn rollback_within_ms(&self) -> Option<u64> {
-        let annotations = self.manifest.metadata.annotations.as_ref();
-        let annotations = annotations.filter(|_| self.workload.is_none());
-        within_ms(annotations, &Path::Root, &Report::new(0))
+        if self.workload.is_some() || self.manifest.annotation(ANNOTATION).is_none() {
+            return None;
+        }
+        let annotations = self.manifest.metadata().annotations;
+        within_ms(annotations.as_ref(), &Path::Root, &Report::new(0))
     }
 
     /// A hash of all that its manifest says. What the node adds makes no difference.

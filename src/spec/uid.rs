@@ -133,8 +133,7 @@ pub(super) fn configuration(metadata: &ObjectMeta) -> Option<&str> {
 impl PodSpec {
     /// Whether a change of a ConfigMap or Secret that it refers to replaces the pod.
     pub fn restarts_on_change(&self) -> bool {
-        let annotations = self.manifest.metadata.annotations.as_ref();
-        let value = annotations.and_then(|all| all.get(RESTART_ON_CHANGE));
+        let value = self.manifest.annotation(RESTART_ON_CHANGE);
         value.is_some_and(|value| value == "true")
     }
 
@@ -145,23 +144,26 @@ impl PodSpec {
             true => Some(digest(self, configuration)),
             false => None,
         };
-        let metadata = &self.manifest.metadata;
-        if self::configuration(metadata) == digest.as_deref() {
+        if self.manifest.annotation(CONFIGURATION) == digest {
             return None;
         }
         let mut pod = self.clone();
         let manifest = Arc::make_mut(&mut pod.manifest);
-        let annotations = manifest.metadata.annotations.get_or_insert_default();
-        match digest {
-            Some(digest) => annotations.insert(CONFIGURATION.to_owned(), digest),
-            None => annotations.remove(CONFIGURATION),
-        };
+        manifest.change_metadata(|metadata| {
+            let annotations = metadata.annotations.get_or_insert_default();
+            match digest {
+                Some(digest) => annotations.insert(CONFIGURATION.to_owned(), digest),
+                None => annotations.remove(CONFIGURATION),
+            };
+        });
         let template = PodUid::from(of(&manifest.pod()).as_str());
         if pod.uid == pod.template {
             pod.uid = template.clone();
         }
         pod.template = template;
-        default::identity(&mut manifest.metadata, &pod.uid, &pod.template);
+        manifest.change_metadata(|metadata| {
+            default::identity(metadata, &pod.uid, &pod.template);
+        });
         Some(pod)
     }
 
@@ -169,7 +171,8 @@ impl PodSpec {
     pub fn with_uid(&self, uid: &PodUid) -> Self {
         let mut pod = self.clone();
         pod.uid = uid.clone();
-        Arc::make_mut(&mut pod.manifest).metadata.uid = Some(uid.to_string());
+        let manifest = Arc::make_mut(&mut pod.manifest);
+        manifest.change_metadata(|metadata| metadata.uid = Some(uid.to_string()));
         pod
     }
 }

@@ -216,7 +216,7 @@ fn the_generation_is_shown_if_the_manifest_has_one() {
     let status = node.shown().status.unwrap();
     assert_eq!(status.observed_generation, None);
     let mut manifest = (*spec.manifest).clone();
-    manifest.metadata.generation = Some(7);
+    manifest.change_metadata(|metadata| metadata.generation = Some(7));
     spec.manifest = Arc::new(manifest);
     set_resources(&mut spec, "c", 100, 100);
     let mut node = Node::with(&Arc::new(spec.clone()));

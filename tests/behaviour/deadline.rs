@@ -175,7 +175,8 @@ fn an_edited_deadline_applies_at_once() {
     let begin = node.now;
     node.work();
     let mut manifest = (*old.manifest).clone();
-    manifest.metadata.labels = Some([("now".to_owned(), "longer".to_owned())].into());
+    let labels = [("now".to_owned(), "longer".to_owned())].into();
+    manifest.change_metadata(|metadata| metadata.labels = Some(labels));
     let new = Arc::new(PodSpec {
         active_deadline_ms: Some(90_000),
         manifest: Arc::new(manifest),

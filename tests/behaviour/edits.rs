@@ -311,7 +311,8 @@ fn labels_and_grace_period_change_in_the_running_pod_and_are_shown_at_once() {
     let edited = with(|spec| {
         spec.grace_ms = 5_000;
         let manifest = Arc::make_mut(&mut spec.manifest);
-        manifest.metadata.labels = Some([("app".into(), "new".into())].into());
+        let labels = [("app".into(), "new".into())].into();
+        manifest.change_metadata(|metadata| metadata.labels = Some(labels));
     });
     node.edit(&edited);
     assert!(

@@ -105,11 +105,10 @@ fn an_edit_in_place_keeps_the_uid_of_a_later_pod() {
     let second = uid(&node);
     let mut edited = made_from("a");
     let mut manifest = (*edited.manifest).clone();
-    manifest
-        .metadata
-        .labels
-        .get_or_insert_default()
-        .insert("x".into(), "y".into());
+    manifest.change_metadata(|metadata| {
+        let labels = metadata.labels.get_or_insert_default();
+        labels.insert("x".into(), "y".into());
+    });
     edited.manifest = Arc::new(manifest);
     want(&mut node, &[&Arc::new(edited)]);
     assert_eq!(uid(&node), second);

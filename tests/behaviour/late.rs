@@ -161,8 +161,9 @@ fn an_edit_of_a_stopping_pod_changes_nothing() {
         uid: pod,
         fact: PodFact::DeleteRequested { grace_ms },
     });
-    let labels = &mut Arc::make_mut(&mut spec.manifest).metadata.labels;
-    *labels = Some([("app".to_owned(), "other".to_owned())].into());
+    let labels = [("app".to_owned(), "other".to_owned())].into();
+    let manifest = Arc::make_mut(&mut spec.manifest);
+    manifest.change_metadata(|metadata| metadata.labels = Some(labels));
     node.tell(Event::Node(NodeFact::DesiredChanged(desired(&[
         &Arc::new(spec),
     ]))));

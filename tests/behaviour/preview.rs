@@ -84,7 +84,8 @@ fn a_different_uid_in_the_manifest_is_a_different_pod() {
     let with = |uid: &str| {
         let mut spec = sized("p", 10);
         spec.uid = uid.into();
-        Arc::make_mut(&mut spec.manifest).metadata.uid = Some(uid.to_owned());
+        let manifest = Arc::make_mut(&mut spec.manifest);
+        manifest.change_metadata(|metadata| metadata.uid = Some(uid.to_owned()));
         spec
     };
     let derived = |digit: &str| digit.repeat(32);
@@ -150,7 +151,8 @@ fn a_preview_says_that_a_pod_would_wait_for_admission() {
     // A pod that replaces it gets its room.
     for (mib, expected) in [(100, None), (101, memory.clone())] {
         let mut other = sized("p", mib);
-        Arc::make_mut(&mut other.manifest).metadata.uid = Some("other".to_owned());
+        let manifest = Arc::make_mut(&mut other.manifest);
+        manifest.change_metadata(|metadata| metadata.uid = Some("other".to_owned()));
         other.uid = "other".into();
         let found = node.state.preview(&other);
         let Preview::Edit {

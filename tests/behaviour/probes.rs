@@ -367,7 +367,7 @@ fn the_first_failure_after_a_startup_probe_or_an_edit_does_not_count_either() {
         node.wait(10_000);
     }
     let mut spec = (*with(liveness(probing(5_000, 1)))).clone();
-    Arc::make_mut(&mut spec.manifest).metadata.labels = None;
+    Arc::make_mut(&mut spec.manifest).change_metadata(|metadata| metadata.labels = None);
     let spec = Arc::new(spec);
     node.tell(Event::Node(NodeFact::DesiredChanged(desired(&[&spec]))));
     assert_eq!(node.probe(&failure()), [ProbeKind::Liveness]);

@@ -19,7 +19,7 @@ fn a_status_has_the_nodes_addresses_the_generation_and_the_mounts() {
     for (generation, observed) in [(None, None), (Some(0), None), (Some(3), Some(3))] {
         let mut spec = pod("u1", "p", RestartPolicy::Always, &["c"]);
         let manifest = Arc::make_mut(&mut spec.manifest);
-        manifest.metadata.generation = generation;
+        manifest.change_metadata(|metadata| metadata.generation = generation);
         let mount = core::VolumeMount {
             name: "v".to_owned(),
             mount_path: "/v".to_owned(),

@@ -41,9 +41,11 @@ fn spec(number: usize) -> Arc<PodSpec> {
         container.probes.liveness = Some(pods::probing(10_000, 3));
         container.probes.readiness = Some(pods::probing(10_000, 3));
     }
-    let labels = &mut Arc::make_mut(&mut spec.manifest).metadata.labels;
     let group = format!("g{}", number % SERVICES);
-    labels.as_mut().unwrap().insert("group".to_owned(), group);
+    Arc::make_mut(&mut spec.manifest).change_metadata(|metadata| {
+        let labels = metadata.labels.as_mut();
+        labels.unwrap().insert("group".to_owned(), group);
+    });
     Arc::new(spec)
 }
 

@@ -115,7 +115,8 @@ pub(crate) fn ask_for_device(spec: &mut PodSpec, device: &str) {
     let context = convert::ConvertContext::of("n");
     let found = convert::documents(text.to_string().as_bytes(), "f", &context);
     spec.devices = found.expect("valid").pods[0].devices.clone();
-    Arc::make_mut(&mut spec.manifest).metadata.annotations = Some(annotations);
+    let manifest = Arc::make_mut(&mut spec.manifest);
+    manifest.change_metadata(|metadata| metadata.annotations = Some(annotations));
 }
 
 /// The pod of a manifest that gives no UID: each pod made from it gets a new one.

@@ -143,7 +143,7 @@ fn each_pod_made_from_a_template_has_a_uid_of_its_own() {
     assert!(seen.insert(other));
     let again = pod.with_uid(&previous);
     assert_eq!(
-        again.manifest.metadata.uid.as_deref(),
+        again.manifest.metadata().uid.as_deref(),
         Some(previous.as_str())
     );
     let json = again.manifest.json().into_bytes();

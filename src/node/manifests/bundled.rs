@@ -114,7 +114,7 @@ mod tests {
                 let pods = manifests.desired().pods;
                 let versions: BTreeSet<String> = pods
                     .values()
-                    .flat_map(|pod| pod.labels().expect("labels")["version"].parse())
+                    .flat_map(|pod| pod.manifest.label("version").expect("labels").parse())
                     .collect();
                 seen.push((pods.len(), versions));
             }

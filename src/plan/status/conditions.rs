@@ -13,7 +13,7 @@ use crate::spec::{Reason, RestartAction};
 
 /// `observedGeneration`: the manifest's `metadata.generation`, if it has one.
 pub(super) fn generation(state: &PodState) -> Option<i64> {
-    state.spec.manifest.metadata.generation.filter(|g| *g > 0)
+    state.spec.manifest.generation().filter(|g| *g > 0)
 }
 
 /// Reason and message.

@@ -66,7 +66,7 @@ impl Phase {
 
 /// The whole pod as clients see it.
 pub fn pod(state: &PodState, node: &NodeFacts, settings: &Settings) -> core::Pod {
-    let mut metadata = state.wanted().manifest.metadata.clone();
+    let mut metadata = state.wanted().manifest.metadata();
     metadata.uid = Some(state.spec.uid.to_string());
     metadata.creation_timestamp = Some(time(state.created.wall));
     if let Some(stopping) = &state.stopping() {

@@ -522,14 +522,12 @@ fn text(read: &Read<'_>) -> Option<Arc<str>> {
 }
 
 fn of_pod<'r>(pod: &'r PodSpec, edition: &'r str, hash: &'r str) -> Read<'r> {
-    let annotations = pod.manifest.metadata.annotations.as_ref();
+    let cause = pod.manifest.annotation(CHANGE_CAUSE);
     Read {
         edition,
         written: edition,
         hash,
-        cause: annotations
-            .and_then(|all| all.get(CHANGE_CAUSE))
-            .map(|cause| cause.chars().take(MAX_CAUSE).collect()),
+        cause: cause.map(|cause| cause.chars().take(MAX_CAUSE).collect()),
         text: pod.text(),
         limit: OF_POD,
     }

@@ -216,8 +216,8 @@ impl World {
     }
 
     fn letter(&self, uid: &PodUid) -> char {
-        let labels = self.state.pods[uid].spec.labels().unwrap();
-        labels["letter"].chars().next().unwrap()
+        let letter = self.state.pods[uid].spec.manifest.label("letter");
+        letter.unwrap().chars().next().unwrap()
     }
 
     /// Pods of this letter are ready, or not.

@@ -247,6 +247,6 @@ impl PodSpec {
     /// The hash of the template that it was made from, if it belongs to a document.
     pub fn revision(&self) -> Option<&str> {
         let label = self.workload.as_ref()?.kind.hash_label();
-        self.labels()?.get(label).map(String::as_str)
+        self.manifest.label(label)
     }
 }

@@ -77,9 +77,10 @@ fn every_resource_has_its_reason_and_the_first_one_that_is_short_is_reported() {
 }
 
 fn with_label(mut spec: PodSpec, key: &str, value: &str) -> PodSpec {
-    let labels = &mut Arc::make_mut(&mut spec.manifest).metadata.labels;
-    let labels = labels.get_or_insert_default();
-    labels.insert(key.to_owned(), value.to_owned());
+    Arc::make_mut(&mut spec.manifest).change_metadata(|metadata| {
+        let labels = metadata.labels.get_or_insert_default();
+        labels.insert(key.to_owned(), value.to_owned());
+    });
     spec
 }
 

@@ -525,7 +525,8 @@ fn a_held_pods_annotation_can_be_edited_and_its_wait_goes_on() {
     node.wait(4_000);
     let mut edited = later("web", "b?timeout=10s&then=start");
     let mut manifest = (*edited.manifest).clone();
-    manifest.metadata.annotations = Some([("x".to_owned(), "y".to_owned())].into());
+    let annotations = [("x".to_owned(), "y".to_owned())].into();
+    manifest.change_metadata(|metadata| metadata.annotations = Some(annotations));
     edited.manifest = Arc::new(manifest);
     wants(&mut node, &[&edited]);
     assert_eq!(held(&node, "web"), waits("pod `default/b` does not exist"));

@@ -186,8 +186,10 @@ impl Sim {
         spec.after = coracle::spec::after::parse(&text, "default").expect("valid");
         let manifest = Arc::make_mut(&mut spec.manifest);
         let annotation = coracle::spec::after::ANNOTATION.to_owned();
-        let annotations = manifest.metadata.annotations.get_or_insert_default();
-        annotations.insert(annotation, text);
+        manifest.change_metadata(|metadata| {
+            let annotations = metadata.annotations.get_or_insert_default();
+            annotations.insert(annotation, text);
+        });
     }
 
     /// A pod may have to go because it has lost what it started after.

@@ -224,7 +224,7 @@ fn an_index_that_fails_too_often_does_not_stop_the_others() {
         .values()
         .find(|pod| pod.spec.key.name == "j-2-0")
         .unwrap();
-    let annotations = pod.spec.manifest.metadata.annotations.as_ref().unwrap();
+    let annotations = pod.spec.manifest.metadata().annotations.unwrap();
     assert_eq!(annotations["batch.kubernetes.io/job-completion-index"], "2");
     let hostname = pod.spec.given_hostname.as_deref();
     assert_eq!(hostname, Some("j-2"));
