@@ -88,8 +88,8 @@ pub(crate) async fn drain(
             let (_, shown) = context.store.list(Kind::Pods);
             let chosen = shown.iter().filter(|pod| selector.matches(pod));
             let key = |(namespace, name): &(String, String)| PodKey {
-                namespace: namespace.clone(),
-                name: name.clone(),
+                namespace: namespace.as_str().into(),
+                name: name.as_str().into(),
             };
             Some(chosen.map(|pod| key(&pod.key)).collect::<BTreeSet<_>>())
         }

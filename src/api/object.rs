@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::events;
+use crate::plan::workload::Shown;
 use crate::types::{Gather, InOrder};
 
 /// Limit of removals that are kept for watchers that come back.
@@ -36,15 +37,14 @@ pub(crate) struct Object {
 }
 
 /// What an object's JSON is made of.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Body {
     /// The JSON as sent.
     Json(Bytes),
     /// An event's line, which the list of events keeps, and the node's name.
     Event { line: Arc<str>, host: Arc<str> },
-    /// What a file says, which the planner keeps, and what is laid over it: a merge patch (RFC 7386) that removes
-    /// nothing.
-    Document { file: Arc<str>, over: Box<str> },
+    /// A document that stands for pods, which the planner keeps, and what is added to it.
+    Document(Box<Shown>),
 }
 
 impl Body {
@@ -53,20 +53,8 @@ impl Body {
         match self {
             Self::Json(json) => json.len(),
             Self::Event { line, .. } => line.len(),
-            Self::Document { file, over } => file.len() + over.len(),
+            Self::Document(shown) => shown.workload.manifest.len(),
         }
-    }
-}
-
-/// Lays a merge patch over a value.
-fn lay(over: Value, below: &mut Value) {
-    match (over, below) {
-        (Value::Object(over), Value::Object(below)) => {
-            for (name, value) in over {
-                lay(value, below.entry(name).or_insert(Value::Null));
-            }
-        }
-        (over, below) => *below = over,
     }
 }
 
@@ -96,12 +84,7 @@ impl Object {
         match &self.body {
             Body::Json(json) => json.clone(),
             Body::Event { line, host } => events::shown(line, host, self.version).into(),
-            Body::Document { file, over } => {
-                let mut whole = serde_json::from_str(file).unwrap_or_default();
-                lay(serde_json::from_str(over).unwrap_or_default(), &mut whole);
-                whole["metadata"]["resourceVersion"] = self.version.to_string().into();
-                whole.to_string().into()
-            }
+            Body::Document(shown) => shown.json(self.version).to_string().into(),
         }
     }
 
@@ -150,15 +133,15 @@ struct Row {
 enum PackedBody {
     Json(String),
     Event(String),
-    /// The number of the file among those of [`Packed`].
-    Document(usize, String),
+    /// The number of the document among those of [`Packed`].
+    Document(usize),
 }
 
 /// A packed collection.
 #[derive(Debug, Default)]
 pub(crate) struct Packed {
     rows: Vec<u8>,
-    files: Vec<Arc<str>>,
+    documents: Vec<Shown>,
 }
 
 /// A change as reported to a watcher.
@@ -240,8 +223,8 @@ impl Collection {
         if let Some(old) = same_one {
             let body = render(old.version);
             if body == old.body {
-                // The file was read again: the text is shared with the planner's new copy.
-                if matches!(body, Body::Document { .. }) {
+                // The file was read again: the planner has a new copy, which is shared.
+                if matches!(body, Body::Document(_)) {
                     let same = Object {
                         body,
                         ..Object::clone(old)
@@ -292,16 +275,16 @@ impl Collection {
     pub(crate) fn pack(&mut self) -> Packed {
         let objects = std::mem::take(&mut self.objects);
         let removed = std::mem::take(&mut self.removed);
-        let mut files = Vec::new();
+        let mut documents = Vec::new();
         let mut row = |object: &Arc<Object>| Row {
             key: object.key.clone(),
             uid: object.uid.clone(),
             body: match &object.body {
                 Body::Json(json) => PackedBody::Json(String::from_utf8_lossy(json).into_owned()),
                 Body::Event { line, .. } => PackedBody::Event(line.to_string()),
-                Body::Document { file, over } => {
-                    files.push(Arc::clone(file));
-                    PackedBody::Document(files.len() - 1, over.to_string())
+                Body::Document(shown) => {
+                    documents.push(Shown::clone(shown));
+                    PackedBody::Document(documents.len() - 1)
                 }
             },
             version: object.version,
@@ -310,7 +293,7 @@ impl Collection {
         let objects: Vec<Row> = objects.iter().map(|stored| row(&stored.0)).collect();
         let removed: Vec<Row> = removed.iter().map(row).collect();
         let rows = serde_json::to_vec(&(objects, removed)).expect("plain data");
-        Packed { rows, files }
+        Packed { rows, documents }
     }
 
     /// Puts packed objects back. `lines` are those that the list of events keeps, and `host` is the node's name.
@@ -325,10 +308,9 @@ impl Collection {
                         line: (lines.get(&*text).cloned()).unwrap_or_else(|| text.into()),
                         host: Arc::clone(host),
                     },
-                    PackedBody::Document(number, over) => Body::Document {
-                        file: Arc::clone(&packed.files[number]),
-                        over: over.into(),
-                    },
+                    PackedBody::Document(number) => {
+                        Body::Document(Box::new(packed.documents[number].clone()))
+                    }
                 },
                 version: row.version,
                 since: row.since,

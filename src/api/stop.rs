@@ -53,8 +53,8 @@ pub(crate) async fn stop_or_start(
     let mut targets = BTreeSet::new();
     for name in query.all("pod") {
         targets.insert(Target::Pod(PodKey {
-            namespace: namespace.to_owned(),
-            name,
+            namespace: namespace.into(),
+            name: name.into(),
         }));
     }
     for text in query.all("workload") {
@@ -64,8 +64,8 @@ pub(crate) async fn stop_or_start(
             .ok_or_else(|| ApiError::bad_request(format!("workload `{text}` is no KIND/NAME")))?;
         targets.insert(Target::Workload(WorkloadKey {
             kind,
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
+            namespace: namespace.into(),
+            name: name.into(),
         }));
     }
     if targets.is_empty() {

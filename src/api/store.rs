@@ -9,12 +9,12 @@ use k8s_openapi::Metadata;
 use k8s_openapi::api::core::v1::{Endpoints, Node, Pod, Service};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
-use serde_json::Value;
 use smol::channel::{Receiver, Sender, bounded};
 
 use super::events::{EventRecord, EventRing};
 use super::files::FileStatus;
 use super::object::{Body, Change, Collection, Key, Object};
+use crate::plan::workload::Shown;
 use crate::spec::configuration::{Object as Document, ObjectKind};
 use crate::spec::{WorkloadKey, WorkloadKind, read_object};
 use crate::sys::{allocator, clock};
@@ -270,21 +270,19 @@ impl Store {
         }
     }
 
-    /// Shows a document that stands for pods: what its file says, and what is laid over that. Does nothing if it is
-    /// unchanged.
-    pub fn upsert_workload(&self, key: &WorkloadKey, file: &Arc<str>, over: &Value) {
-        let name = (key.namespace.clone(), key.name.clone());
+    /// Shows a document that stands for pods. Does nothing if it is unchanged.
+    pub fn upsert_workload(&self, shown: Shown) {
+        let key = &shown.workload.key;
+        let name = (key.namespace.to_string(), key.name.to_string());
         let object = Object::of(name, key.uid().to_string());
-        let over: Box<str> = over.to_string().into();
-        self.upsert_body(Kind::Workloads(key.kind), object, |_| Body::Document {
-            file: Arc::clone(file),
-            over: over.clone(),
-        });
+        let kind = Kind::Workloads(key.kind);
+        let shown = Box::new(shown);
+        self.upsert_body(kind, object, |_| Body::Document(shown.clone()));
     }
 
     /// Removes all documents of this kind but these.
     pub fn keep_workloads(&self, kind: WorkloadKind, known: &BTreeSet<&WorkloadKey>) {
-        let key = |key: &&WorkloadKey| (key.namespace.clone(), key.name.clone());
+        let key = |key: &&WorkloadKey| (key.namespace.to_string(), key.name.to_string());
         let known: BTreeSet<Key> = known.iter().map(key).collect();
         self.remove_others(Kind::Workloads(kind), &known);
     }
@@ -439,8 +437,10 @@ fn to_json(value: &impl serde::Serialize) -> Bytes {
 mod tests {
     use super::*;
     use crate::api::events::ObjectKind as About;
+    use crate::plan::NodeState;
     use crate::spec::Severity;
-    use crate::types::Stamp;
+    use crate::spec::convert::{self, ConvertContext};
+    use crate::types::{Stamp, Wall};
 
     #[test]
     fn what_others_keep_is_shared_also_after_compaction() {
@@ -459,14 +459,18 @@ mod tests {
                 at: Stamp::default(),
             });
         }
-        let key = WorkloadKey {
-            kind: WorkloadKind::Deployment,
-            namespace: "default".to_owned(),
-            name: "web".to_owned(),
+        let workload = || {
+            let text = concat!(
+                r#"{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"web"},"spec":{"replicas":2,"#,
+                r#""selector":{"matchLabels":{"app":"web"}},"template":{"metadata":{"labels":{"app":"web"}},"#,
+                r#""spec":{"containers":[{"name":"c","image":"i"}]}}}}"#
+            );
+            let found = convert::documents(text.as_bytes(), "f", &ConvertContext::of("n"));
+            Arc::new(found.expect("valid").workloads.remove(0))
         };
-        let file: Arc<str> = r#"{"metadata":{"name":"web"},"spec":{"replicas":2}}"#.into();
-        let over = serde_json::json!({"metadata": {"generation": 1}, "status": {"replicas": 2}});
-        store.upsert_workload(&key, &file, &over);
+        let state = NodeState::default();
+        let first = workload();
+        store.upsert_workload(Shown::of(&state, &first, Wall::default()));
         let shown = |kind| {
             let (_, all) = store.list(kind);
             let text = |object: &Arc<Object>| String::from_utf8(object.json().to_vec()).unwrap();
@@ -476,15 +480,15 @@ mod tests {
         let before = kinds.map(shown);
         assert!(before[0][1].contains(r#""reason":"Started""#), "{before:?}");
         for part in [
-            r#""generation":1,"name":"web","resourceVersion":""#,
-            r#"{"replicas":2},"status":{"replicas":2}"#,
+            r#""generation":1,"name":"web","namespace":"default","resourceVersion":""#,
+            r#""replicas":2,"#,
         ] {
             assert!(before[1][0].contains(part), "{before:?}");
         }
         store.compact();
         assert_eq!(kinds.map(shown), before);
         let (version, _) = store.list(Kind::Events);
-        store.upsert_workload(&key, &file, &over);
+        store.upsert_workload(Shown::of(&state, &first, Wall::default()));
         assert_eq!(store.list(Kind::Events).0, version, "nothing has changed");
         let mut inner = store.lock();
         let lines: Vec<Arc<str>> = inner.ring.all().into_iter().map(|(_, line)| line).collect();
@@ -496,19 +500,19 @@ mod tests {
         }
         let deployments = inner.collection(kinds[1]);
         let object = deployments.all().next().unwrap();
-        let Body::Document { file: same, .. } = &object.body else {
+        let Body::Document(shown) = &object.body else {
             panic!("{object:?}");
         };
-        assert!(Arc::ptr_eq(same, &file));
+        assert!(Arc::ptr_eq(&shown.workload, &first));
         drop(inner);
         // Its file is read again, and says the same.
-        let again: Arc<str> = (*file).into();
-        store.upsert_workload(&key, &again, &over);
+        let again = workload();
+        store.upsert_workload(Shown::of(&state, &again, Wall::default()));
         assert_eq!(store.version(), version);
         let object = store.get(kinds[1], &("default".to_owned(), "web".to_owned()));
-        let Body::Document { file: same, .. } = &object.unwrap().body else {
+        let Body::Document(shown) = &object.unwrap().body else {
             panic!("a document");
         };
-        assert!(Arc::ptr_eq(same, &again));
+        assert!(Arc::ptr_eq(&shown.workload, &again));
     }
 }

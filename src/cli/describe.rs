@@ -314,8 +314,8 @@ fn describe_volume(page: &mut Page, volume: &Volume) {
 fn manifest_file(page: &mut Page, pod: &Pod, files: &[FileStatus]) {
     let here = |file: &&FileStatus| {
         file.pods.iter().any(|key| {
-            Some(&key.name) == pod.metadata.name.as_ref()
-                && Some(&key.namespace) == pod.metadata.namespace.as_ref()
+            Some(&*key.name) == pod.metadata.name.as_deref()
+                && Some(&*key.namespace) == pod.metadata.namespace.as_deref()
         })
     };
     for file in files.iter().filter(here) {

@@ -197,8 +197,8 @@ mod tests {
             ("192.0.2.1:8080/TCP", "[2001:db8::1]:8080/TCP", false),
         ] {
             let key = PodKey {
-                namespace: "default".to_owned(),
-                name: "web".to_owned(),
+                namespace: "default".into(),
+                name: "web".into(),
             };
             let mut claims = Claims::default();
             let first = PodUid::from("first");

@@ -9,8 +9,8 @@ use crate::spec::service::TargetPort;
 
 fn key(name: &str) -> PodKey {
     PodKey {
-        namespace: "default".to_owned(),
-        name: name.to_owned(),
+        namespace: "default".into(),
+        name: name.to_owned().into(),
     }
 }
 

@@ -97,7 +97,12 @@ impl Node {
                 let ObjectKey {
                     namespace, name, ..
                 } = object.key();
-                let claim = claims.entry(PodKey { namespace, name }).or_default();
+                let claim = claims
+                    .entry(PodKey {
+                        namespace: namespace.into(),
+                        name: name.into(),
+                    })
+                    .or_default();
                 claim.one_pod = modes.any(|mode| mode == "ReadWriteOncePod");
             }
         }
@@ -175,7 +180,8 @@ impl Node {
             _ => None,
         });
         let uses = |pod: &&PodState| {
-            pod.spec.key.namespace == record.namespace && claims_of(pod).any(|c| *c == record.name)
+            *pod.spec.key.namespace == *record.namespace
+                && claims_of(pod).any(|c| *c == record.name)
         };
         let pods = self.state.pods.values().filter(uses);
         VolumeRow {
@@ -185,7 +191,7 @@ impl Node {
             path: record.path(&self.tools.config.layout),
             requested,
             used_bytes: 0,
-            pods: pods.map(|pod| pod.spec.key.name.clone()).collect(),
+            pods: pods.map(|pod| pod.spec.key.name.to_string()).collect(),
         }
     }
 }
@@ -217,7 +223,13 @@ fn with_state(documents: &[Shown], records: &[Record], layout: &Layout) -> Vec<S
         .iter()
         .map(|record| {
             let (namespace, name) = (record.namespace.clone(), record.name.clone());
-            (PodKey { namespace, name }, record)
+            (
+                PodKey {
+                    namespace: namespace.into(),
+                    name: name.into(),
+                },
+                record,
+            )
         })
         .gather();
     let mut shown = Vec::new();
@@ -227,8 +239,8 @@ fn with_state(documents: &[Shown], records: &[Record], layout: &Layout) -> Vec<S
             Object::Claim(claim) => {
                 let key = object.key();
                 let key = PodKey {
-                    namespace: key.namespace,
-                    name: key.name,
+                    namespace: key.namespace.into(),
+                    name: key.name.into(),
                 };
                 let record = by_claim.get(&key);
                 claims.insert(key, (claim.clone(), created.clone()));

@@ -278,8 +278,8 @@ impl Node {
 
     pub(super) fn find(&self, namespace: &str, name: &str) -> Result<&PodState, CommandError> {
         let key = PodKey {
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
+            namespace: namespace.into(),
+            name: name.into(),
         };
         let mut pods = self.state.pods.values();
         pods.find(|pod| pod.spec.key == key)
@@ -418,8 +418,8 @@ impl Node {
         for pod in self.state.pods.values() {
             for container in &pod.containers {
                 let user = ImageUser {
-                    namespace: pod.spec.key.namespace.clone(),
-                    pod: pod.spec.key.name.clone(),
+                    namespace: pod.spec.key.namespace.to_string(),
+                    pod: pod.spec.key.name.to_string(),
                     container: container.name.clone(),
                 };
                 for id in container.images() {

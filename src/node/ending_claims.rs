@@ -47,7 +47,13 @@ impl Node {
             .into_iter()
             .map(|record| {
                 let (namespace, name) = (record.namespace, record.name);
-                (PodKey { namespace, name }, record.owner)
+                (
+                    PodKey {
+                        namespace: namespace.into(),
+                        name: name.into(),
+                    },
+                    record.owner,
+                )
             })
             .collect();
         self.ending_claims.left = bound.iter().any(|(_, owner)| owner.is_some());
@@ -56,7 +62,10 @@ impl Node {
         let documents = claims.map(|(object, _)| {
             let key = object.key();
             let (namespace, name) = (key.namespace, key.name);
-            PodKey { namespace, name }
+            PodKey {
+                namespace: namespace.into(),
+                name: name.into(),
+            }
         });
         let fates = fates(
             &self.state,

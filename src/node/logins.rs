@@ -129,7 +129,7 @@ impl Tools {
             let failed = |why| format!("the image pull secret \"{name}\": {}", crate::chain(&why));
             let file = AuthFile::parse(&document).map_err(failed);
             logins.push(file.map(|file| Login {
-                namespace: pod.key.namespace.clone(),
+                namespace: pod.key.namespace.to_string(),
                 name,
                 file,
             }));

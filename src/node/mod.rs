@@ -312,7 +312,6 @@ impl Node {
                 self.shown.store.set_files(files);
                 self.shown.store.set_priority_classes(&documents.classes);
                 self.documents = documents.shown;
-                self.workloads.set(documents.workloads);
                 self.show_configuration();
                 self.views.services = documents.services;
                 if !self.leaving {

@@ -113,7 +113,7 @@ impl Progress {
         let closed = {
             let mut reached = self.lock();
             let own = |list: &[Arc<ServiceSpec>]| -> Vec<Arc<ServiceSpec>> {
-                let own = list.iter().filter(|spec| spec.key.namespace == namespace);
+                let own = list.iter().filter(|spec| *spec.key.namespace == *namespace);
                 own.cloned().collect()
             };
             if own(&reached.wanted) == own(&reached.served) {

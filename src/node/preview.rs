@@ -268,7 +268,7 @@ fn workloads(file: &Loaded, kind: WorkloadKind) -> Vec<Plain> {
     let plain = all.map(|workload| {
         let manifest = serde_json::from_str(&workload.manifest).unwrap_or_default();
         let key = &workload.key;
-        (key.namespace.clone(), key.name.clone(), manifest)
+        (key.namespace.to_string(), key.name.to_string(), manifest)
     });
     plain.collect()
 }

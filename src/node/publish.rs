@@ -99,8 +99,8 @@ impl Shown {
             }
         }
         self.journal.push(&EventRecord {
-            namespace: key.namespace.clone(),
-            name: key.name.clone(),
+            namespace: key.namespace.to_string(),
+            name: key.name.to_string(),
             uid: notice.uid.to_string(),
             kind: kind.map_or(ObjectKind::Pod, ObjectKind::Workload),
             field_path: about.to_owned(),
@@ -126,8 +126,13 @@ pub(super) fn services(
         .iter()
         .map(|manifest| {
             let key = PodKey {
-                namespace: manifest.metadata.namespace.clone().unwrap_or_default(),
-                name: manifest.metadata.name.clone().unwrap_or_default(),
+                namespace: manifest
+                    .metadata
+                    .namespace
+                    .as_deref()
+                    .unwrap_or_default()
+                    .into(),
+                name: manifest.metadata.name.as_deref().unwrap_or_default().into(),
             };
             let own = addresses.get(&key).map(Vec::as_slice).unwrap_or_default();
             status::service(manifest, own)
@@ -141,8 +146,8 @@ pub(super) fn services(
             let mut endpoints = status::endpoints(entry);
             let key = &entry.spec.key;
             let of = shown.iter().find(|s| {
-                s.metadata.name.as_ref() == Some(&key.name)
-                    && s.metadata.namespace.as_ref() == Some(&key.namespace)
+                s.metadata.name.as_deref() == Some(&*key.name)
+                    && s.metadata.namespace.as_deref() == Some(&*key.namespace)
             });
             let since = of.and_then(|s| s.metadata.creation_timestamp.clone());
             endpoints.metadata.creation_timestamp = since;

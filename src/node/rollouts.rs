@@ -82,12 +82,12 @@ impl Node {
         let subject = match request.kind {
             Some(kind) => Subject::Workload(WorkloadKey {
                 kind,
-                namespace: request.namespace.clone(),
-                name: request.name.clone(),
+                namespace: request.namespace.as_str().into(),
+                name: request.name.as_str().into(),
             }),
             None => Subject::Pod(PodKey {
-                namespace: request.namespace.clone(),
-                name: request.name.clone(),
+                namespace: request.namespace.as_str().into(),
+                name: request.name.as_str().into(),
             }),
         };
         let histories = &self.state.workloads.histories;

@@ -66,7 +66,7 @@ pub fn of(pod: &PodSpec) -> impl Iterator<Item = PodKey> + '_ {
         .filter_map(|volume| match &volume.source {
             VolumeSource::Claim { name, .. } => Some(PodKey {
                 namespace: pod.key.namespace.clone(),
-                name: name.clone(),
+                name: name.as_str().into(),
             }),
             VolumeSource::EmptyDir { .. }
             | VolumeSource::MemoryDir { .. }

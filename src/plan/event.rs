@@ -39,7 +39,7 @@ pub struct Desired {
     /// The documents that stand for some of the pods.
     pub workloads: Arc<BTreeMap<WorkloadKey, Arc<Workload>>>,
     /// What files say of pods whose edits may be taken back: the hash of each one's manifest.
-    pub editions: BTreeMap<PodKey, String>,
+    pub editions: BTreeMap<PodKey, Arc<str>>,
     /// When the file of each document was written last.
     pub written: Arc<BTreeMap<WorkloadKey, Wall>>,
     /// All files are in force: what is not in this is wanted no more.

@@ -123,7 +123,7 @@ fn counts(service: &ServiceSpec, pod: &PodState) -> bool {
 }
 
 fn own_name<'p>(service: &ServiceSpec, pod: &'p PodSpec) -> Option<&'p str> {
-    let here = pod.given_subdomain.as_deref() == Some(service.key.name.as_str());
+    let here = pod.given_subdomain.as_deref() == Some(&*service.key.name);
     pod.given_hostname.as_deref().filter(|_| here)
 }
 

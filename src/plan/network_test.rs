@@ -57,7 +57,7 @@ impl Node {
 
     fn uid(&self, name: &str) -> PodUid {
         let pods = self.0.pods.values();
-        let found = pods.filter(|p| p.spec.key.name == name);
+        let found = pods.filter(|p| *p.spec.key.name == *name);
         found.map(|p| p.spec.uid.clone()).next().unwrap()
     }
 
@@ -84,7 +84,7 @@ impl Node {
                 continue;
             };
             let name = self.0.pods[&pod].spec.key.name.clone();
-            let ips = ips.iter().find(|(of, _)| *of == name);
+            let ips = ips.iter().find(|(of, _)| *of == &*name);
             self.tell(Event::Pod {
                 uid: pod,
                 fact: PodFact::SandboxCreated {
@@ -153,7 +153,7 @@ impl Node {
 
     fn endpoints(&self, service: &str) -> Vec<Endpoint> {
         let services = self.view().services.into_iter();
-        let mut found = services.filter(|s| s.spec.key.name == service);
+        let mut found = services.filter(|s| *s.spec.key.name == *service);
         found.next().unwrap().endpoints
     }
 

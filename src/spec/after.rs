@@ -293,8 +293,8 @@ fn pod(text: &str, own: &str, milestone: Milestone) -> Result<Need, String> {
         ));
     }
     let key = PodKey {
-        namespace: namespace.to_owned(),
-        name: name.to_owned(),
+        namespace: namespace.into(),
+        name: name.into(),
     };
     Ok(Need::Pod { key, milestone })
 }

@@ -133,8 +133,8 @@ fn identified(
 
 fn key(metadata: &ObjectMeta) -> PodKey {
     PodKey {
-        namespace: metadata.namespace.clone().unwrap_or_default(),
-        name: metadata.name.clone().unwrap_or_default(),
+        namespace: metadata.namespace.as_deref().unwrap_or_default().into(),
+        name: metadata.name.as_deref().unwrap_or_default().into(),
     }
 }
 

@@ -97,7 +97,7 @@ mod tests {
         let name = |s| port(s);
         services
             .iter()
-            .map(|s| (s.spec.key.name.as_str(), name(s)))
+            .map(|s| (&*s.spec.key.name, name(s)))
             .collect()
     }
 

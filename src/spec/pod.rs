@@ -56,9 +56,9 @@ impl fmt::Display for PodUid {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PodKey {
     /// `metadata.namespace`, `default` if absent.
-    pub namespace: String,
+    pub namespace: Arc<str>,
     /// `metadata.name`.
-    pub name: String,
+    pub name: Arc<str>,
 }
 
 impl fmt::Display for PodKey {

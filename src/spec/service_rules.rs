@@ -58,8 +58,13 @@ pub(crate) fn service(
     }
     let spec = ServiceSpec {
         key: PodKey {
-            namespace: service.metadata.namespace.clone().unwrap_or_default(),
-            name: service.metadata.name.clone().unwrap_or_default(),
+            namespace: service
+                .metadata
+                .namespace
+                .as_deref()
+                .unwrap_or_default()
+                .into(),
+            name: service.metadata.name.as_deref().unwrap_or_default().into(),
         },
         aliases,
         selector,

@@ -36,7 +36,7 @@ fn pods_of_higher_priority_come_first() {
         let Task::Act(action) = task else {
             panic!("{task:?}")
         };
-        order.push(state.pods[action.pod()].spec.key.name.clone());
+        order.push(state.pods[action.pod()].spec.key.name.to_string());
     }
     assert_eq!(order, ["b", "e", "a", "d", "c"]);
 }

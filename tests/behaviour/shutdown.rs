@@ -567,7 +567,7 @@ fn the_pods_a_shutdown_would_stop_are_listed_by_group_and_name() {
     let node = running(&[&low[0], &low[1], &high]);
     let groups = groups(&[(0, 1), (5, 1), (9, 1)]);
     let names = |group: &Vec<&PodState>| {
-        let names = group.iter().map(|pod| pod.spec.key.name.as_str());
+        let names = group.iter().map(|pod| &*pod.spec.key.name);
         names.collect::<Vec<_>>().join(" ")
     };
     let listed: Vec<_> = members(&node.state, &groups).iter().map(names).collect();

@@ -270,8 +270,8 @@ pub fn names(input: &[u8]) {
 
 fn key(name: &str) -> PodKey {
     PodKey {
-        namespace: "default".to_owned(),
-        name: name.to_owned(),
+        namespace: "default".into(),
+        name: name.to_owned().into(),
     }
 }
 

@@ -168,8 +168,8 @@ pub fn run(words: &[&str]) {
 
 pub fn key(name: &str) -> PodKey {
     PodKey {
-        namespace: "default".to_owned(),
-        name: name.to_owned(),
+        namespace: "default".into(),
+        name: name.to_owned().into(),
     }
 }
 

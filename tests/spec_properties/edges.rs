@@ -411,7 +411,10 @@ fn a_pod_that_violates_the_nodes_standard_is_an_error_with_its_place_beside_all_
     );
     let pod = &pods.expect("valid elsewhere").pods[1];
     let json = pod.manifest.json().into_bytes();
-    assert_eq!(convert::admitted(&json).expect("admitted").key.name, "b");
+    assert_eq!(
+        convert::admitted(&json).expect("admitted").key.name,
+        "b".into()
+    );
 }
 
 #[test]

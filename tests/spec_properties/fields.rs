@@ -764,7 +764,7 @@ fn a_running_pod_survives_even_if_its_manifest_would_be_refused_now() {
     assert!(convert::documents(text.as_bytes(), "f", &CONTEXT).is_err());
     let json: serde_json::Value = serde_yaml::from_str(&text).unwrap();
     let pod = convert::admitted(json.to_string().as_bytes()).unwrap();
-    assert_eq!(pod.key.name, "p");
+    assert_eq!(pod.key.name, "p".into());
 }
 
 /// Checks that the table has each field of the type, and that each entry is true.

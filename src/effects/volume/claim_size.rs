@@ -50,8 +50,8 @@ pub fn known(layout: &Layout) -> Vec<Sized> {
 
 fn key(record: &Record) -> PodKey {
     PodKey {
-        namespace: record.namespace.clone(),
-        name: record.name.clone(),
+        namespace: record.namespace.as_str().into(),
+        name: record.name.as_str().into(),
     }
 }
 

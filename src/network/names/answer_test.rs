@@ -18,8 +18,8 @@ use crate::spec::{PodKey, Protocol, ServiceAddress, ServicePort, ServiceSpec, Ta
 fn key(name: &str) -> PodKey {
     let (namespace, name) = name.split_once('/').unwrap();
     PodKey {
-        namespace: namespace.to_owned(),
-        name: name.to_owned(),
+        namespace: namespace.to_owned().into(),
+        name: name.to_owned().into(),
     }
 }
 

@@ -11,7 +11,7 @@ use super::{InEffect, Manifests};
 use crate::api::FileStatus;
 use crate::plan::event::Desired;
 use crate::plan::status;
-use crate::spec::{Configuration, Object, ObjectKey, ObjectKind, Workload};
+use crate::spec::{Configuration, Object, ObjectKey, ObjectKind};
 use crate::types::Gather;
 
 /// The documents of the manifest directory, as the agent acts on them and shows them.
@@ -27,8 +27,6 @@ pub(in crate::node) struct Documents {
     pub(in crate::node) configuration: Configuration,
     /// The same, as they are shown: with the time of each one's file, and with all namespaces that objects are in.
     pub(in crate::node) shown: Vec<(Arc<Object>, Option<Time>)>,
-    /// The documents that stand for pods, each with the time of its file.
-    pub(in crate::node) workloads: Vec<(Arc<Workload>, Time)>,
     /// The state of each file.
     pub(in crate::node) files: Vec<FileStatus>,
     /// The objects of each file.
@@ -52,9 +50,9 @@ impl Manifests {
                     shown.push((object.clone(), Some(created.clone())));
                 }
             }
-            namespaces.extend(loaded.pods.iter().map(|pod| pod.key.namespace.clone()));
+            namespaces.extend(loaded.pods.iter().map(|pod| pod.key.namespace.to_string()));
             let services = loaded.services.iter();
-            namespaces.extend(services.map(|s| s.spec.key.namespace.clone()));
+            namespaces.extend(services.map(|s| s.spec.key.namespace.to_string()));
         }
         let written = shown.iter().map(|(object, _)| object.key());
         let written: BTreeSet<ObjectKey> = written.gather();
@@ -65,16 +63,6 @@ impl Manifests {
             }
         }
         shown
-    }
-
-    fn shown_workloads(&self) -> Vec<(Arc<Workload>, Time)> {
-        let applied = self.entries.values().filter_map(|e| e.applied.as_ref());
-        let all = applied.flat_map(|loaded| {
-            let created = status::time(loaded.modified);
-            let all = loaded.workloads.iter().cloned();
-            all.map(move |workload| (workload, created.clone()))
-        });
-        all.collect()
     }
 
     pub(super) fn all_configuration(&self) -> Configuration {
@@ -94,7 +82,6 @@ impl Manifests {
             classes: self.priority_classes(),
             shown: self.shown_configuration(&configuration),
             configuration,
-            workloads: self.shown_workloads(),
             files: self.status(),
             in_effect: self.in_effect(),
             complete: self.all_in_effect(),

@@ -33,7 +33,7 @@ impl Manifests {
     }
 
     /// What files say of pods whose edits may be taken back.
-    pub(super) fn editions(&self) -> BTreeMap<PodKey, String> {
+    pub(super) fn editions(&self) -> BTreeMap<PodKey, Arc<str>> {
         let applied = self.entries.values().filter_map(|e| e.applied.as_ref());
         let pods = applied.flat_map(|loaded| {
             let kept = |pod: &&Arc<PodSpec>| {
@@ -47,7 +47,7 @@ impl Manifests {
                 .chain(loaded.pods.iter().filter(kept))
         });
         pods.filter(|pod| pod.rollback_within_ms().is_some())
-            .map(|pod| (pod.key.clone(), pod.edition()))
+            .map(|pod| (pod.key.clone(), pod.edition().into()))
             .gather()
     }
 }
@@ -137,7 +137,7 @@ impl Loaded {
     fn pod_instead(&mut self, key: &PodKey, instead: &Instead) -> Option<Result<(), String>> {
         let own = |pod: &Arc<PodSpec>| pod.key == *key && pod.workload.is_none();
         let at = self.pods.iter().position(own)?;
-        if self.pods[at].edition() != instead.of {
+        if *self.pods[at].edition() != *instead.of {
             return None;
         }
         match convert::admitted(instead.text.as_bytes()) {

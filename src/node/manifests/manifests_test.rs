@@ -250,7 +250,7 @@ fn once_files_were_read_nothing_inherited_comes_back() {
             .desired()
             .pods
             .into_values()
-            .filter(|pod| pod.key.name == name)
+            .filter(|pod| *pod.key.name == *name)
             .collect()
     };
     let by = |name: &str| of_pods(by(name));
@@ -300,7 +300,7 @@ fn priorities(manifests: &Manifests) -> Vec<(String, String, i32)> {
             let spec = pod.manifest.spec();
             assert_eq!(spec.priority.unwrap_or(0), pod.priority);
             let class = spec.priority_class_name.unwrap_or_default();
-            (pod.key.name.clone(), class, pod.priority)
+            (pod.key.name.to_string(), class, pod.priority)
         })
         .collect();
     found.sort();

@@ -21,7 +21,13 @@ fn service(folder: &Folder, file: &str, name: &str, spec: &str) -> PathBuf {
 fn services(manifests: &Manifests) -> Vec<(String, u16, Option<u16>)> {
     let services = manifests.desired().services.into_values();
     services
-        .map(|s| (s.key.name.clone(), s.ports[0].port, s.ports[0].node_port))
+        .map(|s| {
+            (
+                s.key.name.to_string(),
+                s.ports[0].port,
+                s.ports[0].node_port,
+            )
+        })
         .collect()
 }
 

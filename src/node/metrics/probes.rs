@@ -70,8 +70,8 @@ impl ProbeCounters {
             let common = [
                 ("probe_type", series.probe.as_str()),
                 ("container", series.container.as_str()),
-                ("pod", counts.key.name.as_str()),
-                ("namespace", counts.key.namespace.as_str()),
+                ("pod", &counts.key.name),
+                ("namespace", &counts.key.namespace),
             ];
             for (result, count) in &counts.results {
                 let mut all = labels(&common);

@@ -47,8 +47,8 @@ pub fn endpoints(entry: &ServiceEntry) -> core::Endpoints {
         subsets: Some(subsets.collect()),
         ..core::Endpoints::default()
     };
-    endpoints.metadata.name = Some(entry.spec.key.name.clone());
-    endpoints.metadata.namespace = Some(entry.spec.key.namespace.clone());
+    endpoints.metadata.name = Some(entry.spec.key.name.to_string());
+    endpoints.metadata.namespace = Some(entry.spec.key.namespace.to_string());
     endpoints
 }
 
@@ -72,8 +72,8 @@ fn addresses(endpoint: &Endpoint) -> impl Iterator<Item = core::EndpointAddress>
         hostname: endpoint.hostname.clone(),
         target_ref: Some(core::ObjectReference {
             kind: Some("Pod".to_owned()),
-            name: Some(endpoint.pod.name.clone()),
-            namespace: Some(endpoint.pod.namespace.clone()),
+            name: Some(endpoint.pod.name.to_string()),
+            namespace: Some(endpoint.pod.namespace.to_string()),
             ..core::ObjectReference::default()
         }),
         ..core::EndpointAddress::default()

@@ -42,7 +42,7 @@ pub struct CronRecord {
     since: Option<Wall>,
     /// The edition of its file.
     #[serde(default)]
-    edition: String,
+    edition: Arc<str>,
     /// Grows with each change of its file, as `metadata.generation` does; 0 in records of former versions.
     #[serde(default)]
     generation: u64,
@@ -76,7 +76,7 @@ pub struct MadeJob {
     /// The first of its pods.
     first: Arc<PodSpec>,
     /// The edition of the CronJob.
-    edition: String,
+    edition: Arc<str>,
 }
 
 /// All CronJobs.

@@ -148,8 +148,8 @@ fn a_run_begins_when_it_is_due_and_on_disk_and_nothing_wakes_before() {
     }
     let job = WorkloadKey {
         kind: WorkloadKind::Job,
-        namespace: "default".to_owned(),
-        name: job.to_owned(),
+        namespace: "default".into(),
+        name: job.to_owned().into(),
     };
     let made = &world.state.workloads.crons.made[&job];
     let shown: serde_json::Value = serde_json::from_str(&made.workload.manifest).unwrap();
@@ -161,8 +161,8 @@ fn a_run_begins_when_it_is_due_and_on_disk_and_nothing_wakes_before() {
         "2026-01-01T00:05:00Z"
     );
     let key = PodKey {
-        namespace: "default".to_owned(),
-        name,
+        namespace: "default".into(),
+        name: name.into(),
     };
     let mut pods = world.state.pods.values();
     let pod = pods.find(|pod| pod.spec.key == key).unwrap();
@@ -340,8 +340,8 @@ fn a_stopped_one_begins_nothing_until_it_is_started() {
     let targets = || {
         let key = WorkloadKey {
             kind: WorkloadKind::CronJob,
-            namespace: "default".to_owned(),
-            name: "c".to_owned(),
+            namespace: "default".into(),
+            name: "c".into(),
         };
         BTreeSet::from([Target::Workload(key)])
     };

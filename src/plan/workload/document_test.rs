@@ -42,8 +42,8 @@ fn pods_know_their_document_and_have_distinct_names() {
     world.read(&document("Deployment", 'a', 3, ""));
     let key = WorkloadKey {
         kind: crate::spec::WorkloadKind::Deployment,
-        namespace: "default".to_owned(),
-        name: "web".to_owned(),
+        namespace: "default".into(),
+        name: "web".into(),
     };
     let pods: Vec<_> = world.state.pods.values().collect();
     assert!(pods.iter().all(|p| p.spec.workload.as_ref() == Some(&key)));

@@ -10,12 +10,15 @@ pub mod job;
 pub(super) mod notice;
 pub mod retention;
 pub mod revisions;
+mod shown;
 mod stage;
 pub mod status;
 mod trial;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+
+pub use self::shown::Shown;
 
 use self::notice::Scales;
 use self::revisions::Subject;
@@ -36,7 +39,7 @@ pub struct Workloads {
     /// The pods that are wanted of that now.
     staged: BTreeMap<PodUid, Arc<PodSpec>>,
     /// How far each of them is.
-    progress: BTreeMap<WorkloadKey, Progress>,
+    progress: BTreeMap<WorkloadKey, Box<Progress>>,
     /// What Jobs have achieved.
     pub jobs: job::Jobs,
     /// When CronJobs ran.
@@ -56,7 +59,7 @@ pub struct Workloads {
 /// How far a document's pods are. All but the figures is kept for an agent restart.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
-    revision: String,
+    revision: Arc<str>,
     /// The number of wanted pods.
     replicas: usize,
     /// The best so far: pods of the current template that are there, that were available, and pods of earlier ones that are
@@ -108,7 +111,9 @@ impl Workloads {
 
     /// How far the others were before the agent restart.
     pub fn with_rollouts(self, kept: Vec<(WorkloadKey, Progress)>) -> Self {
-        let progress = kept.into_iter().gather();
+        let kept = kept.into_iter();
+        let progress = kept.map(|(key, progress)| (key, Box::new(progress)));
+        let progress = progress.gather();
         Self { progress, ..self }
     }
 
@@ -131,7 +136,7 @@ impl Workloads {
     /// How far all but Jobs are, to be kept for an agent restart.
     pub fn rollouts(&self) -> Vec<(WorkloadKey, Progress)> {
         let all = self.progress.iter();
-        all.map(|(key, progress)| (key.clone(), progress.clone()))
+        all.map(|(key, progress)| (key.clone(), Progress::clone(progress)))
             .collect()
     }
 }
@@ -215,6 +220,20 @@ pub(super) fn next(state: &NodeState, now: Time) -> Step {
 }
 
 impl NodeState {
+    /// All documents as clients see them.
+    pub fn shown_workloads(&self) -> impl Iterator<Item = Shown> {
+        let workloads = &self.workloads;
+        let of_files = workloads.asked.iter().flat_map(|asked| {
+            let all = asked.workloads.iter();
+            all.map(|(key, workload)| (workload, asked.written.get(key).copied()))
+        });
+        // Jobs of CronJobs are in no file.
+        let made = workloads.crons.made.values();
+        let made = made.map(|made| (&made.workload, Some(made.created)));
+        let all = of_files.chain(made);
+        all.map(|(workload, written)| Shown::of(self, workload, written.unwrap_or_default()))
+    }
+
     /// The files were read.
     pub(super) fn desired_changed(&mut self, desired: &Desired, now: Stamp, out: &mut Vec<Notice>) {
         let workloads = &mut self.workloads;
@@ -261,7 +280,7 @@ impl NodeState {
         let rolled_out = desired.workloads.iter().filter(|(_, w)| pods_last(w));
         for (key, workload) in rolled_out {
             let mut progress = (known.remove(key)).unwrap_or_else(|| {
-                let mut progress = Progress::new(workload, now);
+                let mut progress = Box::new(Progress::new(workload, now));
                 // What was progress before a reboot is none after it.
                 let history = workloads.histories.of_workload(key);
                 let history = history.filter(|history| history.trial.is_some());
@@ -270,7 +289,7 @@ impl NodeState {
             });
             if progress.revision != workload.revision || progress.replicas != workload.pods.len() {
                 let fresh = Progress::new(workload, now);
-                progress = Progress {
+                *progress = Progress {
                     available: progress.available,
                     progressing: progress.progressing,
                     ..fresh
@@ -445,7 +464,7 @@ impl NodeState {
             let stage = stage::Stage::of(self, workload, &new, now);
             let wanted = stage.wanted(progress);
             pods.extend(wanted.map(|pod| (pod.uid.clone(), Arc::clone(pod))));
-            let before = progress.clone();
+            let before = Progress::clone(progress);
             let unready = match workload.rollback && !progress.complete {
                 true => stage.unready(self),
                 false => Vec::new(),
@@ -459,7 +478,7 @@ impl NodeState {
                 replicas_here: progress.replicas_here,
                 ..before
             };
-            let (failed, changed) = (kept.failed, kept != *progress);
+            let (failed, changed) = (kept.failed, kept != **progress);
             self.workloads.rollout_changes += u64::from(changed);
             // What stood still may go on.
             self.workloads.due |= failed && !progress.failed;

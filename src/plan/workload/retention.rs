@@ -49,7 +49,7 @@ pub fn fates(
         let set = WorkloadKey {
             kind: WorkloadKind::StatefulSet,
             namespace: claim.namespace.clone(),
-            name: before.set.clone(),
+            name: before.set.as_str().into(),
         };
         let ends = match desired.workloads.get(&set) {
             // Both what the file says now and what it said while the pod was wanted.
@@ -80,13 +80,13 @@ fn owned(set: &Workload) -> impl Iterator<Item = (PodKey, Owner)> + '_ {
     let policy = set.retention.as_deref();
     let of_pod = move |pod: &PodKey, policy: &Retention| {
         let owner = Owner {
-            set: set.key.name.clone(),
+            set: set.key.name.to_string(),
             when_deleted: policy.when_deleted,
             when_scaled: policy.when_scaled,
         };
         let claim = |volume: &String| PodKey {
             namespace: pod.namespace.clone(),
-            name: format!("{volume}-{}", pod.name),
+            name: format!("{volume}-{}", pod.name).into(),
         };
         let claims = policy.volumes.iter().map(claim);
         claims

@@ -15,8 +15,8 @@ fn set(replicas: usize, policy: &str) -> String {
 
 fn claim(ordinal: usize) -> PodKey {
     PodKey {
-        namespace: "default".to_owned(),
-        name: format!("data-web-{ordinal}"),
+        namespace: "default".into(),
+        name: format!("data-web-{ordinal}").into(),
     }
 }
 

@@ -54,7 +54,7 @@ pub struct Revision {
     /// Grows with each change. A content that comes back has a new number.
     pub number: u64,
     /// The hash of its template; of a pod, of its manifest.
-    pub hash: String,
+    pub hash: Arc<str>,
     /// `kubernetes.io/change-cause`.
     pub cause: Option<String>,
     /// The document; `None`: it is too large to be kept.
@@ -78,7 +78,7 @@ pub struct Instead {
     /// Why.
     pub cause: Cause,
     /// The edition of the file that it takes the place of; of a restart, the file's template.
-    pub of: String,
+    pub of: Arc<str>,
     /// The document in force.
     pub text: Arc<str>,
     /// For people, at the file; `None`: it says the same.
@@ -97,23 +97,23 @@ pub struct History {
     /// Its revisions, the one in force last.
     pub revisions: Vec<Revision>,
     /// The hash of the last one whose pods were all ready.
-    pub good: Option<String>,
+    pub good: Option<Arc<str>>,
     /// The time that the one in force has, and what it has spent of it.
-    pub trial: Option<Trial>,
+    pub trial: Option<Box<Trial>>,
     /// How far its rollout was when it made progress last.
     pub best: (usize, usize, usize),
     /// The edition of its file.
-    pub edition: String,
+    pub edition: Arc<str>,
     /// The file's template.
-    pub written: String,
+    pub written: Arc<str>,
     /// What is in force instead.
-    pub instead: Option<Instead>,
+    pub instead: Option<Box<Instead>>,
 }
 
 /// What is kept of all documents.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Histories {
-    all: BTreeMap<Subject, History>,
+    all: BTreeMap<Subject, Box<History>>,
     /// The boot that it is.
     boot: String,
     /// Since when pods on trial are ready.
@@ -129,9 +129,9 @@ pub type Overrides = BTreeMap<Subject, Instead>;
 
 /// A document as it was read.
 struct Read<'r> {
-    edition: &'r str,
-    written: &'r str,
-    hash: &'r str,
+    edition: &'r Arc<str>,
+    written: &'r Arc<str>,
+    hash: &'r Arc<str>,
     cause: Option<String>,
     text: Arc<str>,
     limit: usize,
@@ -141,7 +141,9 @@ impl Histories {
     /// What was kept, in this boot.
     pub fn recovered(kept: Vec<(Subject, History)>, boot: String) -> Self {
         Self {
-            all: kept.into_iter().gather(),
+            all: (kept.into_iter())
+                .map(|(subject, history)| (subject, Box::new(history)))
+                .gather(),
             boot,
             ..Self::default()
         }
@@ -149,27 +151,32 @@ impl Histories {
 
     /// All of it, to be kept.
     pub fn records(&self) -> Vec<(&Subject, &History)> {
-        self.all.iter().collect()
+        let all = self.all.iter();
+        all.map(|(subject, history)| (subject, &**history))
+            .collect()
     }
 
     /// What is in force instead of what files say.
     pub fn overrides(&self) -> Overrides {
         let all = self.all.iter();
-        all.filter_map(|(subject, history)| Some((subject.clone(), history.instead.clone()?)))
-            .gather()
+        all.filter_map(|(subject, history)| {
+            let instead = history.instead.as_deref()?;
+            Some((subject.clone(), instead.clone()))
+        })
+        .gather()
     }
 
     /// The history of a document.
     pub fn of(&self, subject: &Subject) -> Option<&History> {
-        self.all.get(subject)
+        self.all.get(subject).map(Box::as_ref)
     }
 
     pub(super) fn of_pod(&self, key: &PodKey) -> Option<&History> {
-        self.all.get(&Subject::Pod(key.clone()))
+        self.of(&Subject::Pod(key.clone()))
     }
 
     pub(super) fn of_workload(&self, key: &WorkloadKey) -> Option<&History> {
-        self.all.get(&Subject::Workload(key.clone()))
+        self.of(&Subject::Workload(key.clone()))
     }
 
     /// The files were read. `former` returns the pod of this name as it ran before, if it was ready.
@@ -202,11 +209,11 @@ impl Histories {
                 && let Some(former) = former(&pod.key)
             {
                 // The annotation came with an edit: what ran before it was good.
-                let hash = former.edition();
+                let hash = former.edition().into();
                 self.document(subject.clone(), &of_pod(&former, &hash, &hash), None);
                 self.passed(&subject, &hash);
             }
-            let hash = pod.edition();
+            let hash = pod.edition().into();
             self.document(subject, &of_pod(pod, edition, &hash), None);
         }
         if desired.complete {
@@ -225,8 +232,8 @@ impl Histories {
         let in_force = history
             .revisions
             .last()
-            .is_some_and(|last| last.hash == read.hash);
-        if history.edition != read.edition || history.written != read.written || !in_force {
+            .is_some_and(|last| last.hash == *read.hash);
+        if history.edition != *read.edition || history.written != *read.written || !in_force {
             // Records of former versions have none; it counts as the first.
             let had = u64::from(!history.revisions.is_empty());
             history.generation = history.generation.max(had) + 1;
@@ -235,22 +242,22 @@ impl Histories {
             history.since = since;
             self.changes += 1;
         }
-        if history.edition != read.edition || history.written != read.written {
-            history.edition = read.edition.to_owned();
-            history.written = read.written.to_owned();
+        if history.edition != *read.edition || history.written != *read.written {
+            history.edition = Arc::clone(read.edition);
+            history.written = Arc::clone(read.written);
             history.begin();
             self.changes += 1;
         }
-        let ended = |instead: &mut Instead| {
+        let ended = |instead: &mut Box<Instead>| {
             let of = match instead.cause {
                 Cause::Restarted => read.written,
                 Cause::RolledBack | Cause::Undone => read.edition,
             };
-            instead.of != of
+            instead.of != *of
         };
         history.instead.take_if(ended);
         if let Some(last) = history.revisions.last_mut()
-            && last.hash == read.hash
+            && last.hash == *read.hash
         {
             if last.text.as_ref() == Some(&read.text) {
                 // One copy in memory.
@@ -263,7 +270,7 @@ impl Histories {
             return;
         }
         let number = history.revisions.last().map_or(0, |last| last.number) + 1;
-        let known = history.revisions.iter().position(|r| r.hash == read.hash);
+        let known = history.revisions.iter().position(|r| r.hash == *read.hash);
         let before = known.map(|at| history.revisions.remove(at));
         // Most documents have one revision: spare room would be kept for nothing.
         history.revisions.reserve_exact(1);
@@ -275,7 +282,7 @@ impl Histories {
             },
             None => Revision {
                 number,
-                hash: read.hash.to_owned(),
+                hash: Arc::clone(read.hash),
                 cause: read.cause.clone(),
                 text: text(read),
             },
@@ -293,7 +300,8 @@ impl Histories {
     /// Forgets the oldest texts if they are too large together.
     fn bound(&mut self) {
         let bytes = |revision: &Revision| revision.text.as_ref().map_or(0, |text| text.len());
-        let of_history = |history: &History| history.revisions.iter().map(bytes).sum::<usize>();
+        let of_history =
+            |history: &Box<History>| history.revisions.iter().map(bytes).sum::<usize>();
         let mut all: usize = self.all.values().map(of_history).sum();
         while all > MAX_TEXTS {
             let former = self
@@ -327,19 +335,19 @@ impl Histories {
     /// Notes the time that the revision in force has spent.
     pub(super) fn set_trial(&mut self, subject: &Subject, trial: Trial) {
         if let Some(history) = self.all.get_mut(subject) {
-            history.trial = Some(trial);
+            history.trial = Some(Box::new(trial));
             self.changes += 1;
             self.progress_changes += 1;
         }
     }
 
     /// All pods of the revision in force are ready.
-    pub(super) fn passed(&mut self, subject: &Subject, hash: &str) {
+    pub(super) fn passed(&mut self, subject: &Subject, hash: &Arc<str>) {
         let Some(history) = self.all.get_mut(subject) else {
             return;
         };
-        if history.good.as_deref() != Some(hash) || history.trial.is_some() {
-            history.good = Some(hash.to_owned());
+        if history.good.as_ref() != Some(hash) || history.trial.is_some() {
+            history.good = Some(Arc::clone(hash));
             history.trial = None;
             self.changes += 1;
             self.progress_changes += 1;
@@ -371,7 +379,7 @@ impl Histories {
             _ => Some(Trial::new(within_ms, &self.boot, now)),
         };
         if let Some(trial) = trial {
-            history.trial = Some(trial);
+            history.trial = Some(Box::new(trial));
             history.best = best;
             self.changes += 1;
             self.progress_changes += 1;
@@ -389,7 +397,7 @@ impl Histories {
     pub(super) fn fail(&mut self, subject: &Subject, why: &str) -> Option<String> {
         let history = self.all.get_mut(subject)?;
         let done = |instead: &Instead| instead.cause == Cause::RolledBack;
-        if history.instead.as_ref().is_some_and(done) {
+        if history.instead.as_deref().is_some_and(done) {
             return None;
         }
         let failed = history.revisions.last()?.number;
@@ -404,7 +412,7 @@ impl Histories {
             history.instead_of(back, Cause::RolledBack, &said),
         );
         let instead = instead?;
-        history.instead = instead;
+        history.instead = instead.map(Box::new);
         history.trial = None;
         self.changes += 1;
         Some(format!("{said}; revision {number} is brought back"))
@@ -445,7 +453,7 @@ impl Histories {
 
     /// What replaces the pods of a document by others of the same template, since this time.
     pub fn restart(&self, subject: &Subject, at: &str) -> Result<Option<Instead>, String> {
-        let history = self.all.get(subject);
+        let history = self.of(subject);
         let text = history.and_then(|history| history.revisions.last()?.text.clone());
         let text = text.and_then(|text| restarted(&text, at));
         let (Some(history), Some(text)) = (history, text) else {
@@ -453,7 +461,7 @@ impl Histories {
                 "the template of {subject} was too large to be kept"
             ));
         };
-        let before = history.instead.clone();
+        let before = history.instead.as_deref().cloned();
         Ok(Some(match before {
             // What is in force stays so, and says why.
             Some(before) => Instead {
@@ -472,7 +480,7 @@ impl Histories {
     /// A client has put this in force; `None`: what the file says.
     pub(in crate::plan) fn put(&mut self, subject: &Subject, instead: Option<&Instead>) {
         if let Some(history) = self.all.get_mut(subject) {
-            history.instead = instead.cloned();
+            history.instead = instead.cloned().map(Box::new);
             self.changes += 1;
         }
     }
@@ -521,7 +529,7 @@ fn text(read: &Read<'_>) -> Option<Arc<str>> {
     (read.text.len() <= MAX_TEXT).then(|| Arc::clone(&read.text))
 }
 
-fn of_pod<'r>(pod: &'r PodSpec, edition: &'r str, hash: &'r str) -> Read<'r> {
+fn of_pod<'r>(pod: &PodSpec, edition: &'r Arc<str>, hash: &'r Arc<str>) -> Read<'r> {
     let cause = pod.manifest.annotation(CHANGE_CAUSE);
     Read {
         edition,

@@ -79,7 +79,7 @@ impl Machine {
             if pod.rollback_within_ms().is_none() {
                 continue;
             }
-            let edition = pod.edition();
+            let edition = pod.edition().into();
             if let Some(instead) = overrides.get(&Subject::Pod(pod.key.clone()))
                 && instead.of == edition
             {
@@ -509,19 +509,19 @@ fn few_revisions_are_kept_and_the_good_one_always() {
 fn the_texts_are_limited_together() {
     let revision = |number: u64| Revision {
         number,
-        hash: number.to_string(),
+        hash: number.to_string().into(),
         cause: None,
         text: Some("x".repeat(60_000).into()),
     };
     let of = |name: usize| {
         let key = WorkloadKey {
             kind: WorkloadKind::Deployment,
-            namespace: String::new(),
-            name: name.to_string(),
+            namespace: String::new().into(),
+            name: name.to_string().into(),
         };
         let history = History {
             revisions: (1..=4).map(revision).collect(),
-            good: Some("2".to_owned()),
+            good: Some("2".into()),
             ..History::default()
         };
         (Subject::Workload(key), history)
@@ -531,7 +531,7 @@ fn the_texts_are_limited_together() {
     let kept = all.all.values().flat_map(|h| &h.revisions);
     let bytes: usize = kept.filter_map(|r| r.text.as_ref()).map(|t| t.len()).sum();
     assert!(bytes <= MAX_TEXTS, "{bytes}");
-    let good = |h: &History| {
+    let good = |h: &Box<History>| {
         h.revisions
             .iter()
             .any(|r| r.number == 2 && r.text.is_some())

@@ -73,7 +73,7 @@ impl<'s> Stage<'s> {
                 here.insert(&pod.spec.key, pod);
             }
         }
-        let revision = Some(workload.revision.as_str());
+        let revision = Some(&*workload.revision);
         let new: Vec<New<'s>> = new
             .iter()
             .map(|wanted| New {

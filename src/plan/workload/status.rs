@@ -4,67 +4,185 @@ use serde_json::{Value, json};
 
 use super::Progress;
 use super::revisions::Cause;
+use super::stage::Figures;
 use crate::plan::state::Flag;
 use crate::plan::{NodeState, Wall, status};
 use crate::spec::{Workload, WorkloadKey, WorkloadKind};
 
-/// Returns a document's `status`; `None` before the files were read.
-pub fn of(state: &NodeState, workload: &Workload) -> Option<Value> {
-    if let Some(job) = &workload.job {
-        return state.workloads.jobs.status(state, workload, job);
+/// A document's `status`, small in memory: most of its JSON is the same for all of a kind.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Status {
+    /// That of a Job or CronJob, as it is sent.
+    Json(Box<str>),
+    /// That of a document of another kind.
+    Pods(Pods),
+}
+
+/// How far the pods of a document are.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Pods {
+    /// How many there should be.
+    wanted: usize,
+    /// How many there are.
+    here: Figures,
+    /// Enough of them are available.
+    available: Flag,
+    /// They are complete, or make progress.
+    progressing: Flag,
+    stage: Stage,
+    /// The hash of the template that pods have which a rollout has not reached.
+    former: Option<Box<str>>,
+    /// `observedGeneration`.
+    generation: u64,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Stage {
+    Complete,
+    Going,
+    Paused,
+    Failed,
+    /// It was taken back, for this reason.
+    Back(Box<str>),
+}
+
+impl Status {
+    /// The status of a document; `None` before the files were read.
+    pub fn of(state: &NodeState, workload: &Workload) -> Option<Self> {
+        let text = |value: Value| Self::Json(value.to_string().into());
+        if let Some(job) = &workload.job {
+            let jobs = &state.workloads.jobs;
+            return jobs.status(state, workload, job).map(text);
+        }
+        if workload.cron.is_some() {
+            return state.workloads.crons.status(workload).map(text);
+        }
+        let progress = state.workloads.progress.get(&workload.key)?;
+        Some(Self::Pods(Pods::of(state, workload, progress)))
     }
-    if workload.cron.is_some() {
-        return state.workloads.crons.status(workload);
+
+    /// Returns the JSON.
+    pub fn json(&self, workload: &Workload) -> Value {
+        match self {
+            Self::Json(text) => serde_json::from_str(text).unwrap_or_default(),
+            Self::Pods(pods) => pods.json(workload),
+        }
     }
-    let progress = state.workloads.progress.get(&workload.key)?;
-    let all = progress.replicas_here;
-    let here = &progress.figures;
-    let replicas = here.updated + here.old;
-    let mut shown = match workload.key.kind {
-        WorkloadKind::Deployment => json!({
-            "replicas": replicas,
-            "updatedReplicas": here.updated,
-            "readyReplicas": here.ready,
-            "availableReplicas": here.available,
-            "unavailableReplicas": all.saturating_sub(here.available),
-            "conditions": conditions(state, workload, progress),
-        }),
-        WorkloadKind::ReplicaSet | WorkloadKind::ReplicationController => json!({
-            "replicas": replicas,
-            "fullyLabeledReplicas": replicas,
-            "readyReplicas": here.ready,
-            "availableReplicas": here.available,
-        }),
-        WorkloadKind::StatefulSet => json!({
-            "replicas": replicas,
-            "readyReplicas": here.ready,
-            "availableReplicas": here.available,
-            "currentReplicas": if here.old > 0 { here.old } else { here.updated },
-            "updatedReplicas": here.updated,
-            "currentRevision": current_revision(state, workload, here.old),
-            "updateRevision": revision(workload, &workload.revision),
-        }),
-        WorkloadKind::Job | WorkloadKind::CronJob => return None,
-        WorkloadKind::DaemonSet => json!({
-            "desiredNumberScheduled": all,
-            "currentNumberScheduled": replicas,
-            "updatedNumberScheduled": here.updated,
-            "numberReady": here.ready,
-            "numberAvailable": here.available,
-            "numberUnavailable": all.saturating_sub(here.available),
-            "numberMisscheduled": 0,
-        }),
-    };
-    if workload.key.kind != WorkloadKind::Deployment && rolled_back(state, workload).is_some() {
-        let conditions = conditions(state, workload, progress);
-        shown["conditions"] = json!([conditions[1]]);
+}
+
+impl Pods {
+    fn of(state: &NodeState, workload: &Workload, progress: &Progress) -> Self {
+        let stage = match (rolled_back(state, workload), progress) {
+            (Some(why), _) => Stage::Back(why.into()),
+            (None, Progress { complete: true, .. }) => Stage::Complete,
+            (None, Progress { failed: true, .. }) => Stage::Failed,
+            (None, _) if workload.paused => Stage::Paused,
+            (None, _) => Stage::Going,
+        };
+        let here = Figures {
+            updated_steady: 0,
+            ..progress.figures
+        };
+        Self {
+            wanted: progress.replicas_here,
+            former: (here.old > 0)
+                .then(|| former(state, workload).map(Into::into))
+                .flatten(),
+            here,
+            available: progress.available,
+            progressing: progress.progressing,
+            stage,
+            generation: generation(state, &workload.key),
+        }
     }
-    shown["observedGeneration"] = json!(generation(state, &workload.key));
-    Some(shown)
+
+    fn json(&self, workload: &Workload) -> Value {
+        let (all, here) = (self.wanted, &self.here);
+        let replicas = here.updated + here.old;
+        let mut shown = match workload.key.kind {
+            WorkloadKind::Deployment => json!({
+                "replicas": replicas,
+                "updatedReplicas": here.updated,
+                "readyReplicas": here.ready,
+                "availableReplicas": here.available,
+                "unavailableReplicas": all.saturating_sub(here.available),
+                "conditions": self.conditions(&workload.key),
+            }),
+            WorkloadKind::ReplicaSet | WorkloadKind::ReplicationController => json!({
+                "replicas": replicas,
+                "fullyLabeledReplicas": replicas,
+                "readyReplicas": here.ready,
+                "availableReplicas": here.available,
+            }),
+            WorkloadKind::StatefulSet => json!({
+                "replicas": replicas,
+                "readyReplicas": here.ready,
+                "availableReplicas": here.available,
+                "currentReplicas": if here.old > 0 { here.old } else { here.updated },
+                "updatedReplicas": here.updated,
+                "currentRevision": revision(workload, self.former.as_deref().unwrap_or(&workload.revision)),
+                "updateRevision": revision(workload, &workload.revision),
+            }),
+            WorkloadKind::Job | WorkloadKind::CronJob => json!({}),
+            WorkloadKind::DaemonSet => json!({
+                "desiredNumberScheduled": all,
+                "currentNumberScheduled": replicas,
+                "updatedNumberScheduled": here.updated,
+                "numberReady": here.ready,
+                "numberAvailable": here.available,
+                "numberUnavailable": all.saturating_sub(here.available),
+                "numberMisscheduled": 0,
+            }),
+        };
+        let is_back = matches!(self.stage, Stage::Back(_));
+        if workload.key.kind != WorkloadKind::Deployment && is_back {
+            let conditions = self.conditions(&workload.key);
+            shown["conditions"] = json!([conditions[1]]);
+        }
+        shown["observedGeneration"] = json!(self.generation);
+        shown
+    }
+
+    fn conditions(&self, key: &WorkloadKey) -> Value {
+        let name = &key.name;
+        let mut flag = self.progressing;
+        let available = match self.available.yes {
+            true => (
+                "MinimumReplicasAvailable",
+                "Deployment has minimum availability.".to_owned(),
+            ),
+            false => (
+                "MinimumReplicasUnavailable",
+                "Deployment does not have minimum availability.".to_owned(),
+            ),
+        };
+        let progressing = match &self.stage {
+            // Clients of Kubernetes take this reason for a failure.
+            Stage::Back(why) => {
+                flag.yes = false;
+                let message = format!("{} Rolled back: {why}.", timed_out(key));
+                ("ProgressDeadlineExceeded", message)
+            }
+            Stage::Complete => (
+                "NewReplicaSetAvailable",
+                format!("Deployment {name:?} has successfully progressed."),
+            ),
+            Stage::Failed => ("ProgressDeadlineExceeded", timed_out(key)),
+            Stage::Paused => ("DeploymentPaused", "Deployment is paused".to_owned()),
+            Stage::Going => (
+                "ReplicaSetUpdated",
+                format!("Deployment {name:?} is progressing."),
+            ),
+        };
+        json!([
+            condition("Available", self.available, available),
+            condition("Progressing", flag, progressing),
+        ])
+    }
 }
 
 /// `metadata.generation` of a document.
-pub fn generation(state: &NodeState, key: &WorkloadKey) -> u64 {
+pub(super) fn generation(state: &NodeState, key: &WorkloadKey) -> u64 {
     let history = state.workloads.histories.of_workload(key);
     let generation = history.map(|history| history.generation);
     let generation = generation.or_else(|| state.workloads.crons.generation(key));
@@ -72,21 +190,17 @@ pub fn generation(state: &NodeState, key: &WorkloadKey) -> u64 {
 }
 
 /// When a document came, if that is known.
-pub fn since(state: &NodeState, key: &WorkloadKey) -> Option<Wall> {
+pub(super) fn since(state: &NodeState, key: &WorkloadKey) -> Option<Wall> {
     let workloads = &state.workloads;
     let history = workloads.histories.of_workload(key);
     history.map_or_else(|| workloads.crons.since(key), |history| history.since)
 }
 
-/// The revision of the pods that a rollout has not reached: the one before.
-fn current_revision(state: &NodeState, workload: &Workload, old: usize) -> String {
-    let history = state.workloads.histories.of_workload(&workload.key);
-    let mut all = history
-        .iter()
-        .flat_map(|history| history.revisions.iter().rev());
-    let before = all.find(|before| before.hash != workload.revision);
-    let before = before.filter(|_| old > 0).map(|before| &before.hash);
-    revision(workload, before.unwrap_or(&workload.revision))
+/// The hash of the template before the one in force.
+fn former<'s>(state: &'s NodeState, workload: &Workload) -> Option<&'s str> {
+    let history = state.workloads.histories.of_workload(&workload.key)?;
+    let mut hashes = history.revisions.iter().rev().map(|before| &*before.hash);
+    hashes.find(|hash| *hash != &*workload.revision)
 }
 
 /// The name of a revision, as the StatefulSet controller has it.
@@ -95,7 +209,7 @@ fn revision(workload: &Workload, hash: &str) -> String {
 }
 
 /// Why something else is in force of a document than its file says, for people.
-pub fn note<'s>(state: &'s NodeState, workload: &Workload) -> Option<(Cause, &'s str)> {
+pub(super) fn note<'s>(state: &'s NodeState, workload: &Workload) -> Option<(Cause, &'s str)> {
     let history = state.workloads.histories.of_workload(&workload.key)?;
     let instead = history.instead.as_ref()?;
     Some((instead.cause, instead.note.as_deref()?))
@@ -105,47 +219,6 @@ pub fn note<'s>(state: &'s NodeState, workload: &Workload) -> Option<(Cause, &'s
 fn rolled_back<'s>(state: &'s NodeState, workload: &Workload) -> Option<&'s str> {
     let (cause, note) = note(state, workload)?;
     (cause == Cause::RolledBack).then_some(note)
-}
-
-fn conditions(state: &NodeState, workload: &Workload, progress: &Progress) -> Value {
-    let name = &workload.key.name;
-    let back = rolled_back(state, workload);
-    let mut flag = progress.progressing;
-    let available = match progress.available.yes {
-        true => (
-            "MinimumReplicasAvailable",
-            "Deployment has minimum availability.".to_owned(),
-        ),
-        false => (
-            "MinimumReplicasUnavailable",
-            "Deployment does not have minimum availability.".to_owned(),
-        ),
-    };
-    let progressing = match (progress.complete, progress.failed) {
-        // Clients of Kubernetes take this reason for a failure.
-        _ if back.is_some() => {
-            flag.yes = false;
-            let note = back.unwrap_or_default();
-            let message = format!("{} Rolled back: {note}.", timed_out(&workload.key));
-            ("ProgressDeadlineExceeded", message)
-        }
-        (true, _) => (
-            "NewReplicaSetAvailable",
-            format!("Deployment {name:?} has successfully progressed."),
-        ),
-        (false, true) => ("ProgressDeadlineExceeded", timed_out(&workload.key)),
-        (false, false) if workload.paused => {
-            ("DeploymentPaused", "Deployment is paused".to_owned())
-        }
-        (false, false) => (
-            "ReplicaSetUpdated",
-            format!("Deployment {name:?} is progressing."),
-        ),
-    };
-    json!([
-        condition("Available", progress.available, available),
-        condition("Progressing", flag, progressing),
-    ])
 }
 
 /// The message of a rollout that stopped because it made no progress.

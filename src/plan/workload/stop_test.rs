@@ -10,8 +10,8 @@ use crate::spec::{WorkloadKey, WorkloadKind};
 fn targets() -> BTreeSet<Target> {
     let key = WorkloadKey {
         kind: WorkloadKind::Deployment,
-        namespace: "default".to_owned(),
-        name: "web".to_owned(),
+        namespace: "default".into(),
+        name: "web".into(),
     };
     [Target::Workload(key)].into()
 }

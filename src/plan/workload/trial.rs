@@ -45,7 +45,7 @@ fn one(
         return None;
     }
     let within_ms = pod.rollback_within_ms().unwrap_or(0);
-    let trial = history.trial.clone();
+    let trial = history.trial.as_deref().cloned();
     let unready = unready(state, pod);
     // Without a former one that was good there is no way back, and its time does not count.
     let timed = !is_good && history.good.is_some();

@@ -295,7 +295,9 @@ impl World {
     pub(super) fn status(&self) -> serde_json::Value {
         let desired = self.state.desired.as_ref().unwrap();
         let workload = desired.workloads.values().next().unwrap();
-        super::status::of(&self.state, workload).unwrap()
+        super::status::Status::of(&self.state, workload)
+            .unwrap()
+            .json(workload)
     }
 }
 

@@ -275,7 +275,7 @@ fn as_job(template: Value, key: &WorkloadKey, path: &Path<'_>, report: &Report) 
     let text = |key: &str, value: &str| (key.to_owned(), Value::String(value.to_owned()));
     let name = match key.name.is_empty() || key.name.len() > MAX_NAME {
         true => "cronjob",
-        false => key.name.as_str(),
+        false => &key.name,
     };
     metadata.push(text("name", &format!("{name}-00000000")));
     metadata.push(text("namespace", &key.namespace));
@@ -310,11 +310,11 @@ impl Draft {
             first,
         };
         Workload {
-            written: String::new(),
-            edition: String::new(),
+            written: Arc::default(),
+            edition: Arc::default(),
             rollback: false,
             history: 0,
-            revision: uid::hash(&self.manifest).to_string(),
+            revision: uid::hash(&self.manifest).0,
             key: self.key,
             pods: Vec::new(),
             update: Update::Recreate,
@@ -336,7 +336,7 @@ pub fn job_key(cron: &WorkloadKey, at: i64) -> WorkloadKey {
     WorkloadKey {
         kind: WorkloadKind::Job,
         namespace: cron.namespace.clone(),
-        name: format!("{}-{}", cron.name, at.div_euclid(60)),
+        name: format!("{}-{}", cron.name, at.div_euclid(60)).into(),
     }
 }
 
@@ -347,13 +347,13 @@ impl CronJob {
         let edition = key.uid();
         let mut manifest: serde_json::Value = serde_json::from_str(&self.template.manifest).ok()?;
         let metadata = &mut manifest["metadata"];
-        metadata["name"] = key.name.clone().into();
+        metadata["name"] = (*key.name).into();
         metadata["annotations"][SCHEDULED] = self.shown(at).into();
         metadata["ownerReferences"] = serde_json::to_value([owner(owner_key)]).ok()?;
         let first = self.first.of_cron(&key, &edition)?;
         let job = Workload {
             pods: vec![first.key.clone()],
-            revision: edition.to_string(),
+            revision: Arc::clone(&edition.0),
             manifest: manifest.to_string().into(),
             key,
             ..self.template.clone()
@@ -386,7 +386,7 @@ impl PodSpec {
         pod.metadata.owner_references = Some(vec![owner(key)]);
         let labels = pod.metadata.labels.get_or_insert_default();
         for name in JOB_NAME {
-            labels.insert(name.to_owned(), key.name.clone());
+            labels.insert(name.to_owned(), key.name.to_string());
         }
         for name in [CONTROLLER_UID, "controller-uid"] {
             labels.insert(name.to_owned(), edition.to_string());

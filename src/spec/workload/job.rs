@@ -385,7 +385,7 @@ fn check_codes(codes: &ExitCodes, names: &[&str], path: &Path<'_>, report: &Repo
 pub(super) fn prepare(pod: &mut Pod, key: &WorkloadKey, edition: &PodUid, indexed: bool) {
     let labels = pod.metadata.labels.get_or_insert_default();
     for name in JOB_NAME {
-        labels.insert(name.to_owned(), key.name.clone());
+        labels.insert(name.to_owned(), key.name.to_string());
     }
     for name in [CONTROLLER_UID, "controller-uid"] {
         labels.insert(name.to_owned(), edition.to_string());

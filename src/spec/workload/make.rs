@@ -177,13 +177,13 @@ pub(in crate::spec) fn make(
         Some(job) => {
             let edition = job::edition(&pod, job, &metadata);
             job::prepare(&mut pod, &key, &edition, job.indexed);
-            edition.to_string()
+            edition.0
         }
-        None => uid::short(&pod),
+        None => uid::short(&pod).into(),
     };
     let labels = pod.metadata.labels.get_or_insert_default();
-    labels.insert(kind.hash_label().to_owned(), revision.clone());
-    pod.metadata.namespace = Some(key.namespace.clone());
+    labels.insert(kind.hash_label().to_owned(), revision.to_string());
+    pod.metadata.namespace = Some(key.namespace.to_string());
     pod.metadata.owner_references = Some(vec![owner(&key)]);
     let mut made = Made {
         workload: Workload {
@@ -202,7 +202,7 @@ pub(in crate::spec) fn make(
             cron: None,
             pods: Vec::new(),
             written: revision.clone(),
-            edition: uid::hash(&manifest).to_string(),
+            edition: uid::hash(&manifest).0,
             rollback: within.is_some(),
             history: usize::try_from(spec.revision_history_limit.unwrap_or(MAX_HISTORY))
                 .unwrap_or(0)
@@ -226,7 +226,7 @@ pub(in crate::spec) fn make(
         if let Some(name) = &one.metadata.name {
             made.workload.pods.push(PodKey {
                 namespace: made.workload.key.namespace.clone(),
-                name: name.clone(),
+                name: name.as_str().into(),
             });
         }
         made.pods.push(one);
@@ -303,7 +303,7 @@ impl Made {
         let mut claim = template.clone();
         let volume = template.metadata.name.as_deref().unwrap_or_default();
         claim.metadata.name = Some(format!("{volume}-{}-{ordinal}", key.name));
-        claim.metadata.namespace = Some(key.namespace.clone());
+        claim.metadata.namespace = Some(key.namespace.to_string());
         let chosen = spec.selector.as_ref().and_then(|s| s.match_labels.clone());
         let labels = claim.metadata.labels.get_or_insert_default();
         labels.extend(chosen.into_iter().flatten());
@@ -323,7 +323,7 @@ pub(super) fn owner(key: &WorkloadKey) -> OwnerReference {
     OwnerReference {
         api_version: key.kind.version().to_owned(),
         kind: key.kind.as_str().to_owned(),
-        name: key.name.clone(),
+        name: key.name.to_string(),
         uid: key.uid().to_string(),
         controller: Some(true),
         block_owner_deletion: Some(true),
@@ -372,8 +372,8 @@ pub(super) fn key(
     assemble::shared_metadata(metadata, &path, report);
     WorkloadKey {
         kind,
-        namespace: metadata.namespace.clone().unwrap_or_default(),
-        name,
+        namespace: metadata.namespace.as_deref().unwrap_or_default().into(),
+        name: name.into(),
     }
 }
 

@@ -120,9 +120,9 @@ pub struct WorkloadKey {
     /// The kind.
     pub kind: WorkloadKind,
     /// The namespace.
-    pub namespace: String,
+    pub namespace: Arc<str>,
     /// The name.
-    pub name: String,
+    pub name: Arc<str>,
 }
 
 impl WorkloadKey {
@@ -140,8 +140,8 @@ impl WorkloadKey {
             .find_map(|owner| {
                 let key = Self {
                     kind: WorkloadKind::of(&owner.kind)?,
-                    namespace: metadata.namespace.clone().unwrap_or_default(),
-                    name: owner.name.clone(),
+                    namespace: metadata.namespace.as_deref().unwrap_or_default().into(),
+                    name: owner.name.as_str().into(),
                 };
                 (key.uid().as_str() == owner.uid).then_some(key)
             })
@@ -187,11 +187,11 @@ pub struct Workload {
     /// The pods that it asks for, in the order of their ordinals.
     pub pods: Vec<PodKey>,
     /// The hash of its template.
-    pub revision: String,
+    pub revision: Arc<str>,
     /// The hash of the template in its file. Another template is in force if it differs from `revision`.
-    pub written: String,
+    pub written: Arc<str>,
     /// The hash of all that its file says.
-    pub edition: String,
+    pub edition: Arc<str>,
     /// A rollout that fails is taken back.
     pub rollback: bool,
     /// So many former templates are kept.

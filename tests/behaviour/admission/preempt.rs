@@ -18,7 +18,7 @@ fn preempted(node: &Node) -> Vec<&str> {
         let cause = p.verdict.as_ref().map(|verdict| verdict.cause);
         cause == Some(Cause::Preempted)
     });
-    some.map(|p| p.spec.key.name.as_str()).collect()
+    some.map(|p| &*p.spec.key.name).collect()
 }
 
 #[test]

@@ -34,14 +34,14 @@ fn new() -> Node {
 /// Why the pod of this name is held; `None` if it is not.
 fn held(node: &Node, name: &str) -> Option<String> {
     let mut pods = node.state.pods.values();
-    let pod = pods.find(|pod| pod.spec.key.name == name).expect(name);
+    let pod = pods.find(|pod| *pod.spec.key.name == *name).expect(name);
     let hold = pod.hold()?;
     Some(format!("{}: {}", hold.reason, hold.message))
 }
 
 fn runs(node: &Node, name: &str) -> bool {
     let mut pods = node.state.pods.values();
-    pods.any(|pod| pod.spec.key.name == name && pod.any_running())
+    pods.any(|pod| *pod.spec.key.name == *name && pod.any_running())
 }
 
 fn waits(what: &str) -> Option<String> {
@@ -67,7 +67,7 @@ fn see(node: &mut Node, seen: &[(Outside, bool)]) {
 
 fn uid(node: &Node, name: &str) -> PodUid {
     let mut pods = node.state.pods.values();
-    let pod = pods.find(|pod| pod.spec.key.name == name).expect(name);
+    let pod = pods.find(|pod| *pod.spec.key.name == *name).expect(name);
     pod.spec.uid.clone()
 }
 
@@ -103,7 +103,7 @@ fn a_pod_that_does_not_exist_yet_is_waited_for() {
     assert_eq!(held(&node, "web"), waits("pod `other/db` does not exist"));
     assert_eq!(node.wake_at(), None);
     let mut db = later("db", "");
-    db.key.namespace = "other".to_owned();
+    db.key.namespace = "other".into();
     wants(&mut node, &[&web, &db]);
     assert_eq!(held(&node, "web"), waits("pod `other/db` is not ready"));
     node.work();
@@ -385,7 +385,7 @@ fn with_again_a_pod_is_stopped_and_waits_when_what_it_starts_after_is_lost() {
     // Only the crashed container may start meanwhile.
     for name in ["web", "tail"] {
         let mut pods = node.state.pods.values();
-        let pod = pods.find(|pod| pod.spec.key.name == name).unwrap();
+        let pod = pods.find(|pod| *pod.spec.key.name == *name).unwrap();
         assert!(pod.stopping().is_some(), "{name}");
     }
     node.work();
@@ -413,7 +413,7 @@ fn a_loss_while_no_agent_ran_counts_too_and_an_unknown_state_does_not() {
     let mut node = reborn(&node, &[&web, &log], ready());
     let stopping = |node: &Node, name: &str| {
         let mut pods = node.state.pods.values();
-        pods.any(|pod| pod.spec.key.name == name && pod.stopping().is_some())
+        pods.any(|pod| *pod.spec.key.name == *name && pod.stopping().is_some())
     };
     assert!(
         stopping(&node, "web"),

@@ -41,7 +41,7 @@ impl Sim {
                     let chosen = names.iter().filter(|_| self.world.rng.chance(50));
                     let chosen: BTreeSet<String> = chosen.cloned().collect();
                     let keys = self.state.pods.values().map(|pod| pod.spec.key.clone());
-                    keys.filter(|key| chosen.contains(&key.name)).collect()
+                    keys.filter(|key| chosen.contains(&*key.name)).collect()
                 });
                 Event::Node(NodeFact::DrainBegun { pods, grace_ms })
             }
@@ -66,7 +66,7 @@ impl Sim {
             };
             let pods = self.state.pods.values();
             let pods = pods.filter(|pod| pod.hold().is_none() && !rejected(pod));
-            pods.map(|pod| pod.spec.key.name.clone()).collect()
+            pods.map(|pod| pod.spec.key.name.to_string()).collect()
         };
         let since = self.world.now;
         match event {
@@ -80,7 +80,9 @@ impl Sim {
                     kept.draining = true;
                     match pods {
                         None => kept.stay.clear(),
-                        Some(pods) => kept.stay.retain(|n| !pods.iter().any(|key| key.name == *n)),
+                        Some(pods) => kept
+                            .stay
+                            .retain(|n| !pods.iter().any(|key| *key.name == *n)),
                     }
                 }
             }
@@ -90,7 +92,7 @@ impl Sim {
                 fact: PodFact::DeleteRequested { .. },
             } => {
                 if let (Some(kept), Some(name)) = (&mut self.cordon, name(pod)) {
-                    kept.stay.remove(&name);
+                    kept.stay.remove(&*name);
                 }
             }
             _ => {}
@@ -103,7 +105,7 @@ impl Sim {
     /// A fact sends away only pods of the lowest priority still here; remembers how long they have.
     pub(super) fn check_cordon(&mut self, event: &Event, before: &Before) {
         let known = self.state.cordon.as_ref().map(|cordon: &Cordon| {
-            let names = cordon.stay.iter().map(|key| key.name.clone());
+            let names = cordon.stay.iter().map(|key| key.name.to_string());
             (names.collect::<BTreeSet<_>>(), cordon.drain.is_some())
         });
         let kept = self.cordon.as_ref();
@@ -127,7 +129,7 @@ impl Sim {
         }
         let Some((stay, _)) = kept else { return };
         let leaves = |pod: &&PodState| {
-            pod.hold().is_none() && !is_gone(pod) && !stay.contains(&pod.spec.key.name)
+            pod.hold().is_none() && !is_gone(pod) && !stay.contains(&*pod.spec.key.name)
         };
         let pods = self.state.pods.values();
         let lowest = pods.filter(leaves).map(|pod| pod.spec.priority).min();
@@ -158,7 +160,7 @@ impl Sim {
     /// Whether the cordon, or a stop, refuses a pod that has no sandbox yet.
     pub(super) fn is_kept_out(&self, pod: &PodState) -> bool {
         let kept = self.cordon.as_ref();
-        let out = kept.is_some_and(|kept| !kept.stay.contains(&pod.spec.key.name));
+        let out = kept.is_some_and(|kept| !kept.stay.contains(&*pod.spec.key.name));
         out || self.is_stopped(pod)
     }
 
@@ -166,7 +168,7 @@ impl Sim {
     pub(super) fn check_may_be_here(&self, action: &Action) {
         let pod = &self.state.pods[action.pod()];
         let Some(kept) = &self.cordon else { return };
-        let stays = kept.stay.contains(&pod.spec.key.name);
+        let stays = kept.stay.contains(&*pod.spec.key.name);
         // Until its turn in a drain, an admitted pod that lost its sandbox gets a new one.
         let was_here = self.world.disk.contains_key(action.pod());
         assert!(

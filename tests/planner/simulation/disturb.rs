@@ -73,7 +73,7 @@ impl Sim {
             if !self.world.rng.chance(40) {
                 continue;
             }
-            self.wanted.retain(|_, p| p.key.name != name);
+            self.wanted.retain(|_, p| *p.key.name != *name);
             if self.world.rng.chance(30) {
                 continue;
             }
@@ -170,7 +170,7 @@ impl Sim {
 
     /// A pod may start after one before it, or after something outside, which comes and goes.
     fn put_in_order(&mut self, spec: &mut PodSpec) {
-        let before = match spec.key.name.as_str() {
+        let before = match &*spec.key.name {
             "b" => "a",
             "c" => "b:ready",
             _ => "none",

@@ -70,7 +70,7 @@ impl Sim {
     pub(super) fn keep_stops(&mut self, event: &Event) {
         let names = |targets: &BTreeSet<Target>| -> Vec<String> {
             let name = |target: &Target| match target {
-                Target::Pod(key) => key.name.clone(),
+                Target::Pod(key) => key.name.to_string(),
                 Target::Workload(_) => unreachable!("only pods are stopped here"),
             };
             targets.iter().map(name).collect()
@@ -85,10 +85,9 @@ impl Sim {
             }
             Event::Node(NodeFact::DesiredChanged(desired)) => {
                 let before = self.state.desired.iter().flat_map(|d| d.pods.values());
-                let before: BTreeSet<&str> = before.map(|pod| pod.key.name.as_str()).collect();
-                let now: BTreeSet<&str> = (desired.pods.values())
-                    .map(|pod| pod.key.name.as_str())
-                    .collect();
+                let before: BTreeSet<&str> = before.map(|pod| &*pod.key.name).collect();
+                let now: BTreeSet<&str> =
+                    (desired.pods.values()).map(|pod| &*pod.key.name).collect();
                 let gone = |name: &str| before.contains(name) && !now.contains(name);
                 self.stopped.retain(|name| !gone(name));
             }
@@ -99,7 +98,7 @@ impl Sim {
     /// The planner knows the same, and pods that are stopped go with the grace that they have.
     pub(super) fn check_stops(&mut self) {
         let known = self.state.stops.targets().map(|target| match target {
-            Target::Pod(key) => key.name.clone(),
+            Target::Pod(key) => key.name.to_string(),
             Target::Workload(_) => unreachable!("only pods are stopped here"),
         });
         let known: BTreeSet<String> = known.collect();
@@ -111,7 +110,7 @@ impl Sim {
         );
         for (uid, pod) in &self.state.pods {
             if let Some(stopping) = pod.stopping()
-                && self.stopped.contains(&pod.spec.key.name)
+                && self.stopped.contains(&*pod.spec.key.name)
             {
                 let grace_ms = stopping.asked_ms.max(2_000);
                 let since = stopping.since.time.0;
@@ -125,7 +124,7 @@ impl Sim {
     }
 
     pub(super) fn is_stopped(&self, pod: &PodState) -> bool {
-        self.stopped.contains(&pod.spec.key.name)
+        self.stopped.contains(&*pod.spec.key.name)
     }
 
     /// Nothing begins for a pod that is stopped.

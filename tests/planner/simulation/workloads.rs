@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
-use coracle::plan::workload::status;
+use coracle::plan::workload::status::Status;
 use coracle::spec::convert::{ConvertContext, documents};
 use coracle::spec::workload::{Job, Update, job};
 use coracle::spec::{Workload, WorkloadKey, WorkloadKind};
@@ -21,7 +21,7 @@ pub(super) struct Documents {
     on: bool,
     asked: BTreeMap<WorkloadKey, Document>,
     /// The indexes of each edition of a Job that have succeeded.
-    succeeded: BTreeMap<(WorkloadKey, String), BTreeSet<u32>>,
+    succeeded: BTreeMap<(WorkloadKey, Arc<str>), BTreeSet<u32>>,
 }
 
 /// A pod of a document, before a fact.
@@ -266,7 +266,8 @@ impl Sim {
             let Some(Job { indexed: true, .. }) = workload.job.as_deref() else {
                 continue;
             };
-            let status = status::of(&self.state, workload).unwrap_or_default();
+            let status = Status::of(&self.state, workload).map(|status| status.json(workload));
+            let status = status.unwrap_or_default();
             let of = (key.clone(), workload.revision.clone());
             let known = self.documents.succeeded.entry(of).or_default();
             let text = status["completedIndexes"].as_str().unwrap_or_default();
@@ -290,7 +291,7 @@ impl Sim {
     /// What has succeeded does not run again.
     pub(super) fn check_job_start(&self, pod: &PodSpec) {
         let Some(key) = &pod.workload else { return };
-        let edition = pod.revision().unwrap_or_default().to_owned();
+        let edition = pod.revision().unwrap_or_default().into();
         let known = self.documents.succeeded.get(&(key.clone(), edition));
         if let (Some(known), Some((index, _))) = (known, job::place(pod)) {
             assert!(!known.contains(&index), "{} runs again", pod.key);
@@ -309,7 +310,8 @@ impl Sim {
         assert!(strays.is_empty(), "no document asks for {strays:?}");
         let mut reached = (0, 0);
         for (key, (workload, pods)) in &self.documents.asked {
-            let status = status::of(&self.state, workload).expect("it is known");
+            let status = Status::of(&self.state, workload).expect("it is known");
+            let status = status.json(workload);
             let own = self.state.pods.values();
             let own: Vec<&PodState> = own
                 .filter(|pod| pod.spec.workload.as_ref() == Some(key))
@@ -377,7 +379,7 @@ impl Change<'_> {
                 .values()
                 .filter(|was| !was.stopping && !was.finished);
             let most = usize::try_from(job.parallelism).unwrap();
-            let edition = Some(self.workload.revision.as_str());
+            let edition = Some(&*self.workload.revision);
             let live = live.filter(|was| was.spec.revision() == edition).count();
             return self.check_new(live <= most, event);
         }
@@ -398,7 +400,7 @@ impl Change<'_> {
     }
 
     fn is_current(&self, was: &Was) -> bool {
-        was.spec.revision() == Some(self.workload.revision.as_str())
+        was.spec.revision() == Some(&*self.workload.revision)
     }
 
     fn is_available(&self, was: &Was) -> bool {

@@ -23,14 +23,14 @@ impl World {
         let pods = self.state.pods.values();
         let running =
             pods.filter(|pod| pod.stopping().is_none() && pod.containers[0].run.is_running());
-        let mut names: Vec<String> = running.map(|pod| pod.spec.key.name.clone()).collect();
+        let mut names: Vec<String> = running.map(|pod| pod.spec.key.name.to_string()).collect();
         names.sort();
         names
     }
 
     pub(in crate::plan::workload) fn names(&self) -> Vec<String> {
         let pods = self.state.pods.values();
-        let mut names: Vec<String> = pods.map(|pod| pod.spec.key.name.clone()).collect();
+        let mut names: Vec<String> = pods.map(|pod| pod.spec.key.name.to_string()).collect();
         names.sort();
         names
     }
@@ -38,7 +38,7 @@ impl World {
     /// The container of this pod ends.
     pub(in crate::plan::workload) fn end(&mut self, name: &str, code: i32) {
         let mut pods = self.state.pods.values();
-        let pod = pods.find(|pod| pod.spec.key.name == name).expect("a pod");
+        let pod = pods.find(|pod| *pod.spec.key.name == *name).expect("a pod");
         let container = &pod.containers[0];
         let attempt = container.run.attempt().expect("it runs");
         let instance = pod.instance(&container.name, attempt);
@@ -222,7 +222,7 @@ fn an_index_that_fails_too_often_does_not_stop_the_others() {
         .state
         .pods
         .values()
-        .find(|pod| pod.spec.key.name == "j-2-0")
+        .find(|pod| *pod.spec.key.name == *"j-2-0")
         .unwrap();
     let annotations = pod.spec.manifest.metadata().annotations.unwrap();
     assert_eq!(annotations["batch.kubernetes.io/job-completion-index"], "2");

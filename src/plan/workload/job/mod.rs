@@ -48,7 +48,7 @@ const FAILURES: [Reason; 5] = [
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct JobRecord {
     /// Of which edition: [`Workload::revision`].
-    edition: String,
+    edition: Arc<str>,
     /// When it started; `None` while it is suspended.
     started: Option<Stamp>,
     /// Whether it is suspended, once it was.
@@ -122,7 +122,7 @@ fn over(pod: &PodState) -> Option<bool> {
 fn own<'s>(state: &'s NodeState, workload: &Workload) -> Vec<Own<'s>> {
     let of_edition = |pod: &&PodState| {
         pod.spec.workload.as_ref() == Some(&workload.key)
-            && pod.spec.revision() == Some(workload.revision.as_str())
+            && pod.spec.revision() == Some(&*workload.revision)
     };
     let pods = state.pods.values().filter(of_edition);
     let mut own: Vec<Own<'s>> = pods
@@ -278,13 +278,13 @@ impl Jobs {
             let name = first.key.name.strip_suffix("0-0").unwrap_or_default();
             let key = PodKey {
                 namespace: first.key.namespace.clone(),
-                name: format!("{name}{index}-{number}"),
+                name: format!("{name}{index}-{number}").into(),
             };
             if taken.contains(&key) {
                 continue;
             }
             let known = self.made.get(&key).cloned();
-            let known = known.filter(|known| known.revision() == Some(workload.revision.as_str()));
+            let known = known.filter(|known| known.revision() == Some(&*workload.revision));
             let pod = known.or_else(|| match (index, number) {
                 (0, 0) => Some(Arc::clone(first)),
                 _ => first.of_job(index, number).map(Arc::new),
