@@ -2,9 +2,9 @@
 //! `pkg/kubelet/events`), so that one noisy pod does not push out the events of others.
 //!
 //! Each event is a line of text. A new or updated event appends a line, and the list is made of the newest lines: it can
-//! be restored from them.
+//! be restored from them. The objects that clients see are made of the lines when they are asked for.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use k8s_openapi::jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::object::Key;
+use super::object::{Body, Key, Object};
 use crate::spec::{Severity, WorkloadKind};
 use crate::types::{Gather, Stamp};
 
@@ -102,7 +102,9 @@ struct Seen {
     about: u64,
     /// A hash of the message; that of a combined event is never compared.
     message: u64,
-    /// Its [`Line`], with the newline; the object that clients see shares it.
+    /// The version of its object, and that of its first occurrence.
+    versions: (u64, u64),
+    /// Its [`Line`], with the newline.
     line: Arc<str>,
 }
 
@@ -119,12 +121,17 @@ struct Line {
 /// Result of recording an event.
 #[derive(Debug)]
 pub(crate) struct Recorded {
-    /// Namespace and name of the event to show.
-    pub(crate) key: Key,
-    /// Events to drop.
-    pub(crate) forgotten: Vec<Key>,
+    /// Events that were dropped.
+    pub(crate) forgotten: Vec<Object>,
     /// The line to append to the log, with its newline.
     pub(crate) line: Arc<str>,
+}
+
+/// All events as one piece of memory.
+#[derive(Debug)]
+pub(crate) struct Packed {
+    lines: String,
+    versions: Vec<(u64, u64)>,
 }
 
 impl EventRing {
@@ -135,8 +142,9 @@ impl EventRing {
         }
     }
 
-    /// Records an event: a new one, or another occurrence of an earlier one, which becomes the newest.
-    pub(crate) fn push(&mut self, record: &EventRecord) -> Recorded {
+    /// Records an event: a new one, or another occurrence of an earlier one, which becomes the newest. Its object has this
+    /// version.
+    pub(crate) fn push(&mut self, record: &EventRecord, version: u64) -> Recorded {
         let mut record = EventRecord {
             message: shortened(&record.message),
             annotations: (record.annotations.iter())
@@ -157,7 +165,9 @@ impl EventRing {
             let same = |old: &Seen| old.combined && old.about == about;
             known = self.seen.iter().rposition(same);
         }
-        let (serial, first, count) = match known.and_then(|index| self.take(index)) {
+        let known = known.and_then(|index| self.take(index));
+        let since = known.as_ref().map_or(version, |old| old.versions.1);
+        let (serial, first, count) = match known {
             Some(old) => (old.serial, old.first, old.count.saturating_add(1)),
             None => {
                 self.serial += 1;
@@ -175,14 +185,14 @@ impl EventRing {
         text.push('\n');
         let text: Arc<str> = text.into();
         Recorded {
-            key: line.key(),
-            forgotten: self.add(&line, hashes, Arc::clone(&text)),
+            forgotten: self.add(&line, hashes, (version, since), Arc::clone(&text)),
             line: text,
         }
     }
 
-    /// Restores events from lines, oldest first. A torn or broken line loses only its event.
-    pub(crate) fn restore(&mut self, lines: &[u8]) {
+    /// Restores events from lines, oldest first. A torn or broken line loses only its event. Their objects have versions
+    /// after this one; returns the last.
+    pub(crate) fn restore(&mut self, lines: &[u8], mut version: u64) -> u64 {
         for text in lines.split(|byte| *byte == b'\n') {
             let text = std::str::from_utf8(text).unwrap_or_default();
             let Ok(line) = serde_json::from_str::<Line>(text) else {
@@ -191,22 +201,42 @@ impl EventRing {
             self.serial = self.serial.max(line.serial);
             let known = self.seen.iter().rposition(|s| s.serial == line.serial);
             known.and_then(|index| self.take(index));
-            self.add(&line, self.hashes(&line.record), format!("{text}\n").into());
+            version += 1;
+            let (hashes, versions) = (self.hashes(&line.record), (version, version));
+            self.add(&line, hashes, versions, format!("{text}\n").into());
         }
         self.seen.shrink_to_fit();
+        version
     }
 
-    /// All events, oldest first: namespace and name, and the line.
-    pub(crate) fn all(&self) -> Vec<(Key, Arc<str>)> {
-        let all = self.seen.iter();
-        all.filter_map(|seen| Some((seen.read()?.key(), Arc::clone(&seen.line))))
-            .collect()
+    /// The objects of the events that are newer than this version, oldest first.
+    pub(crate) fn newer(&self, version: u64) -> Vec<Arc<Object>> {
+        let newer = self.seen.iter().filter(|seen| seen.versions.0 > version);
+        let objects = newer.filter_map(|seen| self.object(seen));
+        objects.map(Arc::new).collect()
     }
 
-    /// All lines as they are kept.
-    pub(crate) fn kept(&self) -> BTreeSet<Arc<str>> {
-        let all = self.seen.iter();
-        all.map(|seen| Arc::clone(&seen.line)).collect()
+    /// The object of an event.
+    pub(crate) fn get(&self, key: &Key) -> Option<Arc<Object>> {
+        let serial = key.1.rsplit('.').next()?;
+        let serial = u64::from_str_radix(serial, 16).ok()?;
+        let seen = self.seen.iter().find(|seen| seen.serial == serial)?;
+        let object = self.object(seen).filter(|object| object.key == *key);
+        object.map(Arc::new)
+    }
+
+    fn object(&self, seen: &Seen) -> Option<Object> {
+        let key = seen.read()?.key();
+        Some(Object {
+            uid: key.1.clone(),
+            key,
+            body: Body::Event {
+                line: Arc::clone(&seen.line),
+                host: Arc::clone(&self.host),
+            },
+            version: seen.versions.0,
+            since: seen.versions.1,
+        })
     }
 
     /// All lines, oldest first.
@@ -214,12 +244,20 @@ impl EventRing {
         self.seen.iter().map(|seen| &*seen.line).collect()
     }
 
-    /// Takes all lines, oldest first. They are then the only copy of the events.
-    pub(crate) fn take_lines(&mut self) -> String {
-        let lines = self.lines();
-        self.seen = VecDeque::new();
+    /// Takes all events out.
+    pub(crate) fn pack(&mut self) -> Packed {
+        let (lines, seen) = (self.lines(), std::mem::take(&mut self.seen));
         self.bytes = 0;
-        lines
+        let versions = seen.iter().map(|seen| seen.versions).collect();
+        Packed { lines, versions }
+    }
+
+    /// Puts them back.
+    pub(crate) fn unpack(&mut self, packed: &Packed) {
+        self.restore(packed.lines.as_bytes(), 0);
+        for (seen, versions) in self.seen.iter_mut().zip(&packed.versions) {
+            seen.versions = *versions;
+        }
     }
 
     /// The hashes of a [`Seen`].
@@ -248,7 +286,13 @@ impl EventRing {
     }
 
     /// Appends an event and drops the oldest beyond the limits.
-    fn add(&mut self, line: &Line, (about, message): (u64, u64), text: Arc<str>) -> Vec<Key> {
+    fn add(
+        &mut self,
+        line: &Line,
+        (about, message): (u64, u64),
+        versions: (u64, u64),
+        text: Arc<str>,
+    ) -> Vec<Object> {
         self.bytes += text.len();
         self.seen.push_back(Seen {
             serial: line.serial,
@@ -258,13 +302,13 @@ impl EventRing {
             combined: line.combined,
             about,
             message,
+            versions,
             line: text,
         });
         let mut forgotten = Vec::new();
         while self.seen.len() > MAX_EVENTS || self.bytes > MAX_BYTES {
             let Some(old) = self.take(0) else { break };
-            let old = old.read();
-            forgotten.extend(old.map(|old| old.key()));
+            forgotten.extend(self.object(&old));
         }
         forgotten
     }
@@ -371,7 +415,8 @@ mod tests {
             time: crate::types::Time(u64::from(second) * 1000),
             wall: crate::types::Wall(i64::from(second) * 1_000_000),
         };
-        ring.push(&EventRecord {
+        let version = ring.newer(0).last().map_or(0, |last| last.version) + 1;
+        let record = EventRecord {
             namespace: "default".into(),
             name: "web".into(),
             uid: "u".into(),
@@ -382,14 +427,15 @@ mod tests {
             message: message.into(),
             annotations: BTreeMap::from([("about".into(), format!("it: {message}"))]),
             at: stamp,
-        })
+        };
+        ring.push(&record, version)
     }
 
     fn shown(ring: &EventRing) -> Vec<(String, i32)> {
         let row = |e: Event| (e.message.unwrap(), e.count.unwrap());
-        ring.all()
+        ring.seen
             .iter()
-            .map(|(_, line)| row(event(line)))
+            .map(|seen| row(event(&seen.line)))
             .collect()
     }
 
@@ -438,7 +484,7 @@ mod tests {
             let whole =
                 lines[..cut].matches('\n').count() + usize::from(lines.as_bytes()[cut] == b'\n');
             let mut again = EventRing::default();
-            again.restore(&lines.as_bytes()[..cut]);
+            again.restore(&lines.as_bytes()[..cut], 0);
             let expected: &[(&str, i32)] = match whole {
                 0 => &[],
                 1 => &[("a", 1)],
@@ -451,13 +497,14 @@ mod tests {
                 .map(|(m, n)| ((*m).to_owned(), *n))
                 .collect();
             assert_eq!(shown(&again), expected, "cut at {cut}");
-            let (_, name) = record(&mut again, "new", 9).key;
-            assert!(!lines.contains(&name), "a name is given once");
+            record(&mut again, "new", 9);
+            let name = &again.newer(0).pop().unwrap().key.1;
+            assert!(!lines.contains(name), "a name is given once");
         }
         let mut again = EventRing::default();
-        again.restore(lines.as_bytes());
+        assert_eq!(again.restore(lines.as_bytes(), 7), 11);
         assert_eq!(again.lines(), ring.lines());
-        let newest = again.all().pop().map(|(_, line)| event(&line));
+        let newest = again.seen.back().map(|seen| event(&seen.line));
         let annotations = newest.and_then(|c| c.metadata.annotations);
         assert_eq!(annotations.unwrap()["about"], "it: c");
     }

@@ -41,7 +41,7 @@ pub(crate) struct Object {
 pub(crate) enum Body {
     /// The JSON as sent.
     Json(Bytes),
-    /// An event's line, which the list of events keeps, and the node's name.
+    /// An event's line, and the node's name.
     Event { line: Arc<str>, host: Arc<str> },
     /// A document that stands for pods, which the planner keeps, and what is added to it.
     Document(Box<Shown>),
@@ -255,8 +255,9 @@ impl Collection {
         true
     }
 
-    fn bury(&mut self, old: &Arc<Object>, version: u64) {
-        let mut gone = Object::clone(old);
+    /// Notes a removal.
+    pub(crate) fn bury(&mut self, old: &Object, version: u64) {
+        let mut gone = old.clone();
         gone.version = version;
         self.removed_bytes += gone.body.len();
         self.removed.push_back(Arc::new(gone));
@@ -296,8 +297,8 @@ impl Collection {
         Packed { rows, documents }
     }
 
-    /// Puts packed objects back. `lines` are those that the list of events keeps, and `host` is the node's name.
-    pub(crate) fn unpack(&mut self, packed: &Packed, lines: &BTreeSet<Arc<str>>, host: &Arc<str>) {
+    /// Puts packed objects back. `host` is the node's name.
+    pub(crate) fn unpack(&mut self, packed: &Packed, host: &Arc<str>) {
         let object = |row: Row| {
             Arc::new(Object {
                 key: row.key,
@@ -305,7 +306,7 @@ impl Collection {
                 body: match row.body {
                     PackedBody::Json(json) => Body::Json(Bytes::from(json)),
                     PackedBody::Event(text) => Body::Event {
-                        line: (lines.get(&*text).cloned()).unwrap_or_else(|| text.into()),
+                        line: text.into(),
                         host: Arc::clone(host),
                     },
                     PackedBody::Document(number) => {
@@ -331,8 +332,9 @@ impl Collection {
         self.objects.iter().map(|stored| &stored.0)
     }
 
-    /// Returns all changes since `version`, in order; `None` if that is too long ago.
-    pub(crate) fn since(&self, version: u64) -> Option<Vec<Change>> {
+    /// Returns all changes since `version`, in order; `None` if that is too long ago. `newer` are the objects that are
+    /// newer than it.
+    pub(crate) fn since(&self, version: u64, newer: &[Arc<Object>]) -> Option<Vec<Change>> {
         if version < self.forgotten {
             return None;
         }
@@ -342,7 +344,7 @@ impl Collection {
             .filter(|gone| gone.version > version && gone.since <= version)
             .map(|gone| Change::Deleted(gone.clone()))
             .collect();
-        for object in self.all().filter(|o| o.version > version) {
+        for object in newer {
             changes.push(if object.since > version {
                 Change::Added(object.clone())
             } else {

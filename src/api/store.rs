@@ -18,7 +18,7 @@ use crate::plan::workload::Shown;
 use crate::spec::configuration::{Object as Document, ObjectKind};
 use crate::spec::{WorkloadKey, WorkloadKind, read_object};
 use crate::sys::{allocator, clock};
-use crate::types::{Gather, InOrder};
+use crate::types::Gather;
 
 /// Kind of a collection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,7 +86,8 @@ struct Inner {
     version: u64,
     pods: Collection,
     nodes: Collection,
-    events: Collection,
+    /// The removals of events; the events are in the ring.
+    events_gone: Collection,
     services: Collection,
     endpoints: Collection,
     priority_classes: Collection,
@@ -120,7 +121,7 @@ impl Store {
                 version: start,
                 pods: collection(),
                 nodes: collection(),
-                events: collection(),
+                events_gone: collection(),
                 services: collection(),
                 endpoints: collection(),
                 priority_classes: collection(),
@@ -177,14 +178,14 @@ impl Store {
     /// Adds an event, or counts up an equal one; beyond the limit the oldest are dropped. Returns the line for
     /// [`Store::restore_events`].
     pub fn push_event(&self, record: &EventRecord) -> Arc<str> {
-        let recorded = self.lock().ring.push(record);
-        self.show_event(recorded.key, &recorded.line);
-        for key in recorded.forgotten {
-            let mut inner = self.lock();
+        let mut inner = self.lock();
+        let version = inner.version + 1;
+        let recorded = inner.ring.push(record, version);
+        inner.changed(version);
+        for gone in recorded.forgotten {
             let version = inner.version + 1;
-            if inner.events.remove(&key, None, version) {
-                inner.changed(version);
-            }
+            inner.events_gone.bury(&gone, version);
+            inner.changed(version);
         }
         recorded.line
     }
@@ -192,14 +193,10 @@ impl Store {
     /// Restores the events from before an agent restart: from all their lines, or from [`Store::event_lines`] and the
     /// lines since. Set the node first.
     pub fn restore_events(&self, lines: &[u8]) {
-        let events = {
-            let mut inner = self.lock();
-            inner.ring.restore(lines);
-            inner.ring.all()
-        };
-        for (key, line) in events {
-            self.show_event(key, &line);
-        }
+        let mut inner = self.lock();
+        let before = inner.version;
+        let version = inner.ring.restore(lines, before);
+        inner.changed(version);
     }
 
     /// Returns the lines of all events.
@@ -212,26 +209,14 @@ impl Store {
     pub fn compact(&self) {
         let mut inner = self.lock();
         let packed = Kind::ALL.map(|kind| inner.collection(kind).pack());
-        let lines = inner.ring.take_lines();
+        let events = inner.ring.pack();
         // Trim first, so that the freed pages are whole before they are reused.
         allocator::trim();
-        let mut ring = std::mem::take(&mut inner.ring);
-        ring.restore(lines.as_bytes());
-        let lines = ring.kept();
+        inner.ring.unpack(&events);
+        let host = Arc::clone(&inner.ring.host);
         for (kind, packed) in Kind::ALL.into_iter().zip(&packed) {
-            inner.collection(kind).unpack(packed, &lines, &ring.host);
+            inner.collection(kind).unpack(packed, &host);
         }
-        inner.ring = ring;
-    }
-
-    fn show_event(&self, key: Key, line: &Arc<str>) {
-        let host = Arc::clone(&self.lock().ring.host);
-        let uid = key.1.clone();
-        let object = Object::of(key, uid);
-        self.upsert_body(Kind::Events, object, |_| Body::Event {
-            line: Arc::clone(line),
-            host: Arc::clone(&host),
-        });
     }
 
     /// Replaces all services.
@@ -305,16 +290,17 @@ impl Store {
     }
 
     pub(crate) fn get(&self, kind: Kind, key: &Key) -> Option<Arc<Object>> {
-        self.lock().collection(kind).get(key)
+        let mut inner = self.lock();
+        match kind {
+            Kind::Events => inner.ring.get(key),
+            _ => inner.collection(kind).get(key),
+        }
     }
 
     /// Returns all objects of a kind and their version: by name, events by last occurrence.
     pub(crate) fn list(&self, kind: Kind) -> (u64, Vec<Arc<Object>>) {
         let mut inner = self.lock();
-        let mut objects: Vec<_> = inner.collection(kind).all().cloned().collect();
-        if kind == Kind::Events {
-            objects.order_by_key(|object| object.version);
-        }
+        let objects = inner.newer(kind, 0);
         (inner.version, objects)
     }
 
@@ -330,7 +316,8 @@ impl Store {
         if version > now {
             return None;
         }
-        let changes = inner.collection(kind).since(version)?;
+        let newer = inner.newer(kind, version);
+        let changes = inner.collection(kind).since(version, &newer)?;
         Some((now, changes))
     }
 
@@ -392,11 +379,22 @@ impl Store {
 }
 
 impl Inner {
+    /// The objects of a kind that are newer than this version.
+    fn newer(&mut self, kind: Kind, version: u64) -> Vec<Arc<Object>> {
+        if kind == Kind::Events {
+            return self.ring.newer(version);
+        }
+        let all = self.collection(kind).all();
+        all.filter(|object| object.version > version)
+            .cloned()
+            .collect()
+    }
+
     fn collection(&mut self, kind: Kind) -> &mut Collection {
         match kind {
             Kind::Pods => &mut self.pods,
             Kind::Nodes => &mut self.nodes,
-            Kind::Events => &mut self.events,
+            Kind::Events => &mut self.events_gone,
             Kind::Services => &mut self.services,
             Kind::Endpoints => &mut self.endpoints,
             Kind::PriorityClasses => &mut self.priority_classes,
@@ -491,13 +489,6 @@ mod tests {
         store.upsert_workload(Shown::of(&state, &first, Wall::default()));
         assert_eq!(store.list(Kind::Events).0, version, "nothing has changed");
         let mut inner = store.lock();
-        let lines: Vec<Arc<str>> = inner.ring.all().into_iter().map(|(_, line)| line).collect();
-        for object in inner.events.all() {
-            let Body::Event { line, .. } = &object.body else {
-                panic!("{object:?}");
-            };
-            assert!(lines.iter().any(|one| Arc::ptr_eq(one, line)));
-        }
         let deployments = inner.collection(kinds[1]);
         let object = deployments.all().next().unwrap();
         let Body::Document(shown) = &object.body else {
