@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::spec::PodKey;
-use crate::types::Wall;
+use crate::types::{Gather, Wall};
 
 /// A manifest file as the node sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,13 +20,30 @@ pub struct FileStatus {
     pub pods: Vec<PodKey>,
     /// The number of its documents by kind, those of lists included; empty while it is not known.
     #[serde(default)]
-    pub documents: BTreeMap<String, usize>,
+    pub documents: Kinds,
     /// Errors: `line:column: field: message`.
     pub errors: Vec<String>,
     /// Warnings: valid, but without effect here.
     pub warnings: Vec<String>,
     /// Modification time.
     pub modified: Option<Wall>,
+}
+
+/// How many documents of each kind there are, by kind. A map would take seven times the memory.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "BTreeMap<String, usize>", into = "BTreeMap<String, usize>")]
+pub struct Kinds(pub Box<[(String, usize)]>);
+
+impl From<BTreeMap<String, usize>> for Kinds {
+    fn from(map: BTreeMap<String, usize>) -> Self {
+        Self(map.into_iter().collect())
+    }
+}
+
+impl From<Kinds> for BTreeMap<String, usize> {
+    fn from(kinds: Kinds) -> Self {
+        kinds.0.into_iter().gather()
+    }
 }
 
 /// All manifest files, for clients.

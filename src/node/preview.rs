@@ -63,7 +63,7 @@ impl Node {
         let given = bundle.map(|(name, images)| (name.as_str(), images));
         let (then, checked) = self.manifests.with(given, files, opened);
         let items = files.iter().zip(checked).map(|(file, checked)| {
-            let both = (self.manifests.files.get(&checked.path), then.files.get(&checked.path));
+            let both = (self.manifests.file(&checked.path), then.file(&checked.path));
             let changes = match checked.errors.is_empty() {
                 true => self.changes(both, &then),
                 false => Vec::new(),
@@ -98,7 +98,7 @@ impl Node {
                 old.map(of).unwrap_or_default(),
                 new.map(of).unwrap_or_default(),
             );
-            let all = |files: &InEffect| files.files.values().flat_map(of).collect();
+            let all = |files: &InEffect| files.all().flat_map(of).collect();
             let mut found = Vec::new();
             compare(kind, here, (all(&self.manifests), all(then)), &mut found);
             found
@@ -124,7 +124,7 @@ impl Node {
         }
         let pods = new.into_iter().flat_map(|new| &new.pods);
         changes.extend(pods.map(|pod| self.pod(pod)));
-        let stays = keys(then.files.values());
+        let stays = keys(then.all());
         let here = keys(old.into_iter());
         for key in here.difference(&stays) {
             changes.push(entry("Pod", &key.namespace, &key.name, "Remove"));
@@ -201,7 +201,7 @@ impl Node {
 
 /// The pods that refer to an object, each with what a change of it does.
 fn touched(key: &ObjectKey, then: &InEffect) -> Value {
-    let pods = then.files.values().flat_map(|loaded| &loaded.pods);
+    let pods = then.all().flat_map(|loaded| &loaded.pods);
     let pods = pods.filter(|pod| pod.references().contains(key));
     let touched = pods.map(|pod| {
         let effect = match (

@@ -307,15 +307,21 @@ fn file(item: &Value, wide: bool, _: Timestamp) -> Vec<String> {
             true => "<none>".to_owned(),
             false => pods.join(","),
         },
-        match file.documents.is_empty() && file.state == FileState::Rejected {
+        match file.documents.0.is_empty() && file.state == FileState::Rejected {
             true => "<unknown>".to_owned(),
-            false => file.documents.values().sum::<usize>().to_string(),
+            false => (file
+                .documents
+                .0
+                .iter()
+                .map(|(_, number)| number)
+                .sum::<usize>())
+            .to_string(),
         },
         file.errors.len().to_string(),
         file.warnings.len().to_string(),
     ];
     if wide {
-        let kinds = file.documents.iter();
+        let kinds = file.documents.0.iter();
         let kinds: Vec<String> = kinds
             .map(|(kind, number)| format!("{number} {kind}"))
             .collect();

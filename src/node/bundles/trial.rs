@@ -60,7 +60,7 @@ impl Node {
         }
         let mut unready = Vec::new();
         for file in &known.current.files {
-            match self.manifests.files.get(&manifests.join(file)) {
+            match self.manifests.file(&manifests.join(file)) {
                 Some(loaded) => unready.extend(
                     loaded
                         .pods

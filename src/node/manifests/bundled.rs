@@ -26,7 +26,9 @@ impl Manifests {
     pub(super) fn note_images(&mut self) {
         let none = Pins::new();
         let applied = self.entries.iter_mut();
-        for (path, loaded) in applied.filter_map(|(p, entry)| Some((p, entry.applied.as_mut()?))) {
+        for (path, loaded) in
+            applied.filter_map(|(p, entry)| Some((p, Arc::make_mut(entry.applied.as_mut()?))))
+        {
             let of_bundle = self
                 .bundles
                 .as_ref()

@@ -13,14 +13,14 @@ impl Manifests {
     /// Refuses the candidates in a circle, with the other candidates in effect. Returns their files. A file that was in
     /// force before the agent restart, and has not changed in this, is not refused.
     pub(super) fn refuse_circles(&mut self) -> BTreeSet<PathBuf> {
-        let candidates = self.entries.values().filter_map(|e| e.candidate.as_ref());
+        let candidates = self.entries.values().filter_map(|e| e.candidate.as_deref());
         let mut pods = candidates.flat_map(|loaded| &loaded.pods);
         if pods.all(|pod| pod.after.is_empty()) {
             return BTreeSet::new();
         }
         let then: Vec<(&Path, &Loaded)> = (self.entries.iter())
             .filter_map(|(path, entry)| {
-                let loaded = entry.candidate.as_ref().or(entry.applied.as_ref())?;
+                let loaded = entry.candidate.as_deref().or(entry.applied.as_deref())?;
                 Some((path.as_path(), loaded))
             })
             .collect();
@@ -50,7 +50,11 @@ impl Manifests {
             }
             entry.conflicts.push(problem);
             if entry.applied.is_none() {
-                entry.applied = self.inherited.remove(&path).map(Loaded::inherited);
+                entry.applied = self
+                    .inherited
+                    .remove(&path)
+                    .map(Loaded::inherited)
+                    .map(Arc::new);
             }
         }
         files

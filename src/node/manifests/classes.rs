@@ -20,7 +20,7 @@ impl Manifests {
     /// The classes that a pod of this file may name, beside those of the file itself.
     pub(super) fn classes_beside(&self, path: &Path) -> PriorityClasses {
         let others = self.entries.iter().filter(|(other, _)| *other != path);
-        let applied = others.filter_map(|(_, entry)| entry.applied.as_ref());
+        let applied = others.filter_map(|(_, entry)| entry.applied.as_deref());
         let classes = applied.flat_map(|loaded| &loaded.classes);
         let named = classes.map(|class| {
             let name = class.metadata.name.clone().unwrap_or_default();
@@ -58,7 +58,7 @@ impl Manifests {
 
     /// The classes in force as they are shown, the built-in ones first.
     pub(in crate::node) fn priority_classes(&self) -> Vec<PriorityClass> {
-        let applied = self.entries.values().filter_map(|e| e.applied.as_ref());
+        let applied = self.entries.values().filter_map(|e| e.applied.as_deref());
         let written = applied.flat_map(|loaded| {
             let since = status::time(loaded.modified);
             loaded.classes.iter().map(move |class| {

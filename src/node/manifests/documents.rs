@@ -39,7 +39,7 @@ impl Manifests {
     fn shown_configuration(&self, all: &Configuration) -> Vec<(Arc<Object>, Option<Time>)> {
         let mut shown = Vec::new();
         let mut namespaces = BTreeSet::from(["default".to_owned()]);
-        for loaded in self.entries.values().filter_map(|e| e.applied.as_ref()) {
+        for loaded in self.entries.values().filter_map(|e| e.applied.as_deref()) {
             let created = status::time(loaded.modified);
             let objects = loaded.configuration.iter();
             for (key, object) in objects {

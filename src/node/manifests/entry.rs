@@ -8,6 +8,7 @@ use k8s_openapi::api::scheduling::v1::PriorityClass;
 
 use super::files::{Fingerprint, read};
 use super::{MAX_OBJECTS, MAX_TOTAL, instead};
+use crate::api::Kinds;
 use crate::effects::credential::Credentials;
 use crate::plan::status;
 use crate::spec::conflicts::Defines;
@@ -79,9 +80,9 @@ pub(super) struct Entry {
     /// A version not read yet, and when it was first seen.
     pub(super) unsettled: Option<(Fingerprint, u64)>,
     /// The version in effect.
-    pub(super) applied: Option<Loaded>,
+    pub(super) applied: Option<Arc<Loaded>>,
     /// A newer valid version that another file keeps from taking effect.
-    pub(super) candidate: Option<Loaded>,
+    pub(super) candidate: Option<Arc<Loaded>>,
     /// Whether the newest version did not fit beside the other files.
     pub(super) crowded: bool,
     /// Its encrypted contents, by digest.
@@ -170,7 +171,7 @@ impl Loaded {
     }
 
     /// The number of its documents by kind.
-    pub(super) fn documents(&self) -> BTreeMap<String, usize> {
+    pub(super) fn documents(&self) -> Kinds {
         let kinds = self.configuration.iter().map(|(key, _)| key.kind.as_str());
         let pods = self.pods.iter().filter(|pod| pod.workload.is_none());
         let pods = pods.map(|_| "Pod");
@@ -178,11 +179,11 @@ impl Loaded {
         let pods = pods.chain(workloads);
         let services = self.services.iter().map(|_| "Service");
         let classes = self.classes.iter().map(|_| "PriorityClass");
-        let mut found = BTreeMap::new();
+        let mut found: BTreeMap<String, usize> = BTreeMap::new();
         for kind in pods.chain(services).chain(classes).chain(kinds) {
             *found.entry(kind.to_owned()).or_default() += 1;
         }
-        found
+        found.into()
     }
 
     /// What is to be said about it: first what something else is in force of.
@@ -281,7 +282,7 @@ impl Entry {
             }
             Ok(loaded) => {
                 self.errors.clear();
-                self.candidate = Some(loaded);
+                self.candidate = Some(Arc::new(loaded));
             }
             Err(errors) => self.errors = errors,
         }

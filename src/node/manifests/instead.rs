@@ -27,14 +27,14 @@ impl Manifests {
             ..ConvertContext::of(&self.node_name)
         };
         let entries = self.entries.values_mut();
-        for loaded in entries.filter_map(|entry| entry.applied.as_mut()) {
+        for loaded in entries.filter_map(|entry| entry.applied.as_mut().map(Arc::make_mut)) {
             loaded.put_instead(&self.instead, &context, &self.classes);
         }
     }
 
     /// What files say of pods whose edits may be taken back.
     pub(super) fn editions(&self) -> BTreeMap<PodKey, Arc<str>> {
-        let applied = self.entries.values().filter_map(|e| e.applied.as_ref());
+        let applied = self.entries.values().filter_map(|e| e.applied.as_deref());
         let pods = applied.flat_map(|loaded| {
             let kept = |pod: &&Arc<PodSpec>| {
                 let replaced = loaded.own.pods.iter();

@@ -228,7 +228,11 @@ impl Manifests {
         };
         for (path, entry) in &mut self.entries {
             if entry.applied.is_none() && !entry.errors.is_empty() {
-                entry.applied = self.inherited.remove(path).map(Loaded::inherited);
+                entry.applied = self
+                    .inherited
+                    .remove(path)
+                    .map(Loaded::inherited)
+                    .map(Arc::new);
             }
         }
         if scan.changed {
@@ -349,7 +353,9 @@ impl Manifests {
             if let Some(from) = self.inherited.remove(path) {
                 scan.changed = true;
                 let entry = self.entries.entry(path.clone()).or_default();
-                entry.applied.get_or_insert_with(|| Loaded::inherited(from));
+                entry
+                    .applied
+                    .get_or_insert_with(|| Arc::new(Loaded::inherited(from)));
             }
         }
         (found, kept)
@@ -397,8 +403,8 @@ impl Manifests {
     fn room_beside(&self, path: &Path) -> (u64, usize) {
         let others = self.entries.iter().filter(|(other, _)| *other != path);
         let (bytes, objects) = others.fold((0, 0), |(bytes, objects), (_, entry)| {
-            let of = |loaded: &Option<Loaded>| loaded.as_ref().map_or(0, Loaded::objects);
-            let own = of(&entry.applied).max(of(&entry.candidate));
+            let of = |loaded: Option<&Loaded>| loaded.map_or(0, Loaded::objects);
+            let own = of(entry.applied.as_deref()).max(of(entry.candidate.as_deref()));
             let read = entry.read.filter(|_| !entry.crowded);
             (bytes + read.map_or(0, |r| r.size), objects + own)
         });
@@ -412,7 +418,7 @@ impl Manifests {
         let applied = self
             .entries
             .iter()
-            .filter_map(|(path, entry)| Some((path, entry.applied.as_ref()?)));
+            .filter_map(|(path, entry)| Some((path, entry.applied.as_deref()?)));
         let (paths, mut services): (Vec<PathBuf>, Vec<ServiceDocument>) = applied
             .flat_map(|(path, loaded)| loaded.services.iter().map(|s| (path.clone(), s.clone())))
             .unzip();
@@ -430,7 +436,7 @@ impl Manifests {
     pub(super) fn configuration(&self) -> impl Iterator<Item = (&Path, &Configuration)> {
         let applied = self.entries.iter();
         applied.filter_map(|(path, entry)| {
-            let configuration = &entry.applied.as_ref()?.configuration;
+            let configuration = &entry.applied.as_deref()?.configuration;
             (!configuration.is_empty()).then_some((path.as_path(), configuration))
         })
     }
@@ -440,7 +446,7 @@ impl Manifests {
         let applied = self
             .entries
             .iter()
-            .filter_map(|(path, entry)| Some((path, entry.applied.as_ref()?)));
+            .filter_map(|(path, entry)| Some((path, entry.applied.as_deref()?)));
         applied
             .flat_map(|(path, loaded)| {
                 loaded
@@ -462,7 +468,7 @@ impl Manifests {
             .map(|(path, _)| path.clone())
             .collect();
         let runs = |path: &PathBuf| {
-            let candidate = self.entries[path].candidate.as_ref();
+            let candidate = self.entries[path].candidate.as_deref();
             candidate.is_some_and(|loaded| loaded.pods.iter().any(|pod| running.contains(&pod.uid)))
         };
         order.order_by_key(|path| !runs(path));
@@ -473,13 +479,13 @@ impl Manifests {
                 .entries
                 .iter()
                 .filter(|(other, _)| **other != path)
-                .filter_map(|(other, entry)| Some((other.as_path(), entry.applied.as_ref()?)))
+                .filter_map(|(other, entry)| Some((other.as_path(), entry.applied.as_deref()?)))
                 .collect();
-            let own = self.entries[&path].applied.as_ref();
+            let own = self.entries[&path].applied.as_deref();
             let mut found = conflicts(&path, &candidate, &others);
             found.extend(forbidden_changes(&path, &candidate, own));
             // Those that wait, too: it is not known yet which of them will be in effect.
-            let waiting = self.entries.values().filter_map(|e| e.candidate.as_ref());
+            let waiting = self.entries.values().filter_map(|e| e.candidate.as_deref());
             let others = others.iter().map(|(_, loaded)| *loaded).chain(waiting);
             found.extend(self.sizes.shrunk(&path, &candidate, others));
             let entry = self.entries.get_mut(&path).expect("listed above");
@@ -496,7 +502,7 @@ impl Manifests {
     fn note_configuration(&mut self) {
         let configuration = self.all_configuration();
         let applied = self.entries.values_mut();
-        let applied = applied.filter_map(|entry| entry.applied.as_mut());
+        let applied = applied.filter_map(|entry| entry.applied.as_mut().map(Arc::make_mut));
         for pod in applied.flat_map(|loaded| &mut loaded.pods) {
             if let Some(other) = pod.with_configuration(&configuration) {
                 *pod = Arc::new(other);
@@ -509,7 +515,7 @@ impl Manifests {
         let applied = self
             .entries
             .values()
-            .filter_map(|entry| entry.applied.as_ref());
+            .filter_map(|entry| entry.applied.as_deref());
         Desired {
             pods: applied
                 .flat_map(|loaded| &loaded.pods)
@@ -521,14 +527,14 @@ impl Manifests {
                 .map(|(_, s)| (s.spec.key.clone(), Arc::new(s.spec.clone())))
                 .gather(),
             workloads: (self.entries.values())
-                .filter_map(|entry| entry.applied.as_ref())
+                .filter_map(|entry| entry.applied.as_deref())
                 .flat_map(|loaded| &loaded.workloads)
                 .map(|workload| (workload.key.clone(), workload.clone()))
                 .gather::<BTreeMap<_, _>>()
                 .into(),
             editions: self.editions(),
             written: (self.entries.values())
-                .filter_map(|entry| entry.applied.as_ref())
+                .filter_map(|entry| entry.applied.as_deref())
                 .flat_map(|loaded| {
                     loaded
                         .workloads

@@ -34,7 +34,7 @@ pub(in crate::node) struct InEffect {
     sizes: ClaimSizes,
     /// What is in force instead of what files say.
     instead: Arc<Overrides>,
-    pub(in crate::node) files: BTreeMap<PathBuf, Loaded>,
+    files: BTreeMap<PathBuf, Arc<Loaded>>,
 }
 
 /// A file as it would be.
@@ -120,10 +120,10 @@ impl InEffect {
             };
             let others = then.files.iter().filter(|(path, _)| **path != one.path);
             let others: Vec<(&Path, &Loaded)> = others
-                .map(|(path, loaded)| (path.as_path(), loaded))
+                .map(|(path, loaded)| (path.as_path(), &**loaded))
                 .collect();
             one.errors = conflicts(&one.path, loaded, &others);
-            let own = self.files.get(&one.path);
+            let own = self.file(&one.path);
             one.errors.extend(forbidden_changes(&one.path, loaded, own));
             if let Some(folder) = &folder {
                 let own = self
@@ -143,9 +143,19 @@ impl InEffect {
         if let (Some(folder), Some((_, pins))) = (&folder, bundle) {
             let own = then.files.iter_mut();
             let own = own.filter(|(path, _)| path.starts_with(folder));
-            own.for_each(|(_, loaded)| loaded.pin(pins));
+            own.for_each(|(_, loaded)| Arc::make_mut(loaded).pin(pins));
         }
         (then, checked)
+    }
+
+    /// A file that is in force.
+    pub(in crate::node) fn file(&self, path: &Path) -> Option<&Loaded> {
+        self.files.get(path).map(Arc::as_ref)
+    }
+
+    /// All files that are.
+    pub(in crate::node) fn all(&self) -> impl Iterator<Item = &Loaded> {
+        self.files.values().map(Arc::as_ref)
     }
 
     /// The files of a bundle in force.
@@ -157,7 +167,7 @@ impl InEffect {
                 .is_some_and(|folder| path.starts_with(folder))
         };
         let files = self.files.iter().filter(move |(path, _)| of(path));
-        files.map(|(path, loaded)| (path.as_path(), loaded))
+        files.map(|(path, loaded)| (path.as_path(), &**loaded))
     }
 
     /// The configuration documents of all files.
@@ -171,7 +181,11 @@ impl InEffect {
 
     fn note_configuration(&mut self) {
         let configuration = self.configuration();
-        for pod in self.files.values_mut().flat_map(|loaded| &mut loaded.pods) {
+        for pod in self
+            .files
+            .values_mut()
+            .flat_map(|loaded| &mut Arc::make_mut(loaded).pods)
+        {
             if let Some(other) = pod.with_configuration(&configuration) {
                 *pod = Arc::new(other);
             }
@@ -182,7 +196,7 @@ impl InEffect {
     fn take(&mut self, file: &PlannedFile, path: &Path, opened: &Opened) -> Vec<String> {
         match self.read(file, path, opened) {
             Ok(loaded) => {
-                self.files.insert(path.to_owned(), loaded);
+                self.files.insert(path.to_owned(), Arc::new(loaded));
                 Vec::new()
             }
             Err(errors) => errors,

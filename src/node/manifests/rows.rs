@@ -1,10 +1,8 @@
 //! The manifest files as clients see them (`coracle get files`).
 
-use std::collections::BTreeMap;
-
 use super::files::MAX_FILES;
 use super::{Loaded, Manifests};
-use crate::api::{FileState, FileStatus};
+use crate::api::{FileState, FileStatus, Kinds};
 
 impl Manifests {
     /// One row for each file, and one more for an older version that is still in force.
@@ -15,7 +13,7 @@ impl Manifests {
                 path: self.path.clone(),
                 state: FileState::Rejected,
                 pods: Vec::new(),
-                documents: BTreeMap::new(),
+                documents: Kinds::default(),
                 errors: vec![format!(
                     "{}: {error}; what it asked for before stays in force",
                     self.path.display()
@@ -30,7 +28,7 @@ impl Manifests {
                 path: first.clone(),
                 state: FileState::Rejected,
                 pods: Vec::new(),
-                documents: BTreeMap::new(),
+                documents: Kinds::default(),
                 errors: vec![format!(
                     "{name}: there are more than {MAX_FILES} manifest files: {number} are not read, this one first"
                 )],
@@ -62,7 +60,7 @@ impl Manifests {
                 (applied, false) => {
                     rows.push(row(
                         FileState::Rejected,
-                        entry.candidate.as_ref(),
+                        entry.candidate.as_deref(),
                         errors,
                         entry.modified,
                     ));
