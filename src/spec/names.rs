@@ -2,6 +2,8 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
+use super::error::{Path, Report};
+
 /// Limit of a pod's namespace and name together: the directory of its logs is named after both and its UID, and a name in
 /// a directory has 255 bytes at most.
 pub(crate) const POD_MAX: usize = 255 - "__".len() - 36;
@@ -13,6 +15,13 @@ pub(crate) fn missing(metadata: &ObjectMeta) -> &'static str {
             "Required value: what a file defines has a fixed name; `generateName` is for an API server"
         }
         None => "Required value: name or generateName is required",
+    }
+}
+
+/// Takes the namespace from an object that is in none, as an API server does.
+pub(super) fn without_namespace(metadata: &mut ObjectMeta, path: &Path<'_>, report: &Report) {
+    if metadata.namespace.take().is_some() {
+        report.warn(&path.field("namespace"), "objects of this kind are in none");
     }
 }
 

@@ -89,10 +89,7 @@ pub(crate) fn class(
             }
         }
     }
-    if class.metadata.namespace.is_some() {
-        let detail = "not allowed on this type";
-        report.forbidden(&metadata.field("namespace"), detail);
-    }
+    names::without_namespace(&mut class.metadata, &metadata, report);
     // The remaining checks expect an object with a namespace.
     class.metadata.namespace = Some("default".to_owned());
     assemble::shared_metadata(&class.metadata, &metadata, report);

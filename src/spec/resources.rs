@@ -169,7 +169,10 @@ fn amounts<'m>(
             continue;
         }
         if let Some(quantity) = amount(written, &path, report) {
-            if name != "cpu" && !quantity.is_whole() {
+            let is_own = name.contains('/') || name.starts_with("hugepages-");
+            if is_own && !quantity.is_whole() {
+                report.invalid(&path, &written.0, "must be an integer");
+            } else if name != "cpu" && !quantity.is_whole() {
                 let meant = written.0.strip_suffix('m');
                 let meant = meant.map(|figure| format!("; did you mean `{figure}Mi`?"));
                 let meant = meant.unwrap_or_default();

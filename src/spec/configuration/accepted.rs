@@ -20,11 +20,7 @@ pub(super) fn service_account(
 /// Checks a namespace.
 pub(super) fn namespace(mut namespace: Namespace, path: &Path<'_>, report: &Report) -> Object {
     let own = path.field("metadata");
-    if namespace.metadata.namespace.is_some() {
-        let detail = "not allowed on this type";
-        report.forbidden(&own.field("namespace"), detail);
-    }
-    namespace.metadata.namespace = None;
+    names::without_namespace(&mut namespace.metadata, &own, report);
     metadata(&mut namespace, path, report);
     namespace.metadata.namespace = None;
     let name = namespace.metadata.name.as_deref().unwrap_or_default();

@@ -7,7 +7,7 @@ use super::claim::{access_modes, volume_mode};
 use super::{Object, metadata};
 use crate::spec::error::{Path, Report};
 use crate::spec::resources::amount;
-use crate::spec::volume;
+use crate::spec::{names, volume};
 
 /// Fields of a volume's spec that are no sources.
 const OTHERS: [&str; 9] = [
@@ -27,11 +27,7 @@ const RETAIN: &str = "Retain";
 
 /// Checks a decoded volume.
 pub(super) fn of(mut written: PersistentVolume, path: &Path<'_>, report: &Report) -> Object {
-    if written.metadata.namespace.is_some() {
-        let at = path.field("metadata");
-        report.forbidden(&at.field("namespace"), "not allowed on this type");
-    }
-    written.metadata.namespace = None;
+    names::without_namespace(&mut written.metadata, &path.field("metadata"), report);
     metadata(&mut written, path, report);
     written.metadata.namespace = None;
     written.status = None;

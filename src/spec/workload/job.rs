@@ -213,13 +213,20 @@ pub(super) fn job(spec: &Spec, pod: &Pod, path: &Path<'_>, report: &Report) -> J
     }
 }
 
+/// Kubernetes' own controller of Jobs, which a Job may name.
+const CONTROLLER: &str = "kubernetes.io/job-controller";
+
 fn check_replacement(spec: &Spec, path: &Path<'_>, report: &Report) {
     let at = path.field("podReplacementPolicy");
     match spec.pod_replacement_policy.as_str() {
         "" | "TerminatingOrFailed" | "Failed" => {}
         other => report.unsupported(&at, other, &["Failed", "TerminatingOrFailed"]),
     }
-    if spec.managed_by.is_some() {
+    if spec
+        .managed_by
+        .as_deref()
+        .is_some_and(|by| by != CONTROLLER)
+    {
         let why = "there is no other controller here";
         report.refuse(&path.field("managedBy"), why, "remove it");
     }

@@ -31,7 +31,19 @@ pub(super) fn deployment(spec: &Spec, replicas: u32, path: &Path<'_>, report: &R
 
 pub(super) fn daemon(spec: &Spec, path: &Path<'_>, report: &Report) -> Update {
     match spec.update_strategy.type_.as_str() {
-        "" | "RollingUpdate" => rolling(&spec.update_strategy, ("0", "1"), 1, path, report),
+        "" | "RollingUpdate" => {
+            let update = rolling(&spec.update_strategy, ("0", "1"), 1, path, report);
+            let written = spec.update_strategy.rolling_update.as_ref();
+            let unavailable = written.and_then(|written| written.max_unavailable.as_ref());
+            if let Update::Rolling { surge: 1.., .. } = update
+                && !unavailable.is_some_and(is_zero)
+            {
+                let at = path.field("rollingUpdate");
+                let detail = "may not be set when `maxUnavailable` is not 0, as it is by default";
+                report.forbidden(&at.field("maxSurge"), detail);
+            }
+            update
+        }
         "OnDelete" => Update::OnDelete,
         other => {
             let supported = ["OnDelete", "RollingUpdate"];

@@ -5,7 +5,6 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde::Deserialize;
-use serde::de::IgnoredAny;
 
 use super::job::Policy;
 use super::{WorkloadKind, success};
@@ -48,7 +47,7 @@ pub(super) struct Spec {
     pub(super) pod_failure_policy: Option<Policy>,
     pub(super) pod_replacement_policy: String,
     pub(super) success_policy: Option<success::Policy>,
-    pub(super) managed_by: Option<IgnoredAny>,
+    pub(super) managed_by: Option<String>,
 }
 
 /// How pods of an earlier template are replaced.
