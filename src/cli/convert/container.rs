@@ -213,8 +213,12 @@ fn lifecycle(work: &Work<'_>, service: &Value, pod: &mut Pod, all: &mut Entries)
         set(all, "lifecycle", Value::Map(hooks));
     }
     let grace = scalar(service, "stop_grace_period");
-    if let Some(grace) = grace.and_then(|g| seconds(&g)).filter(|_| !work.is_step) {
-        pod.share(work, "terminationGracePeriodSeconds", number(grace));
+    let Some(grace) = grace else { return };
+    match seconds(&grace) {
+        Some(seconds) if !work.is_step => {
+            pod.share(work, "terminationGracePeriodSeconds", number(seconds));
+        }
+        _ => work.lost(all, format_args!("stop_grace_period: {grace}")),
     }
 }
 
@@ -236,6 +240,7 @@ fn security(work: &Work<'_>, service: &Value, pod: &mut Pod, all: &mut Entries) 
                 other => other.parse::<i32>(),
             };
             match id.as_deref().map(|id| (id, number_of(id))) {
+                Some(("", _)) => {}
                 Some((_, Ok(id))) => set(&mut context, field, number(id)),
                 Some((name, Err(_))) => {
                     let what =

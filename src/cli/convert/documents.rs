@@ -175,8 +175,7 @@ fn pod<'p>(
         None => restart(&work, head.service, &mut pod),
         Some(_) => deployment::suit(&work, policy(head.service).0, &mut pod),
     }
-    if !waits.items.is_empty() {
-        let all = waits.items.join(", ");
+    if let Some(all) = waits.text() {
         set(&mut pod.annotations, "coracle.dev/after", text(all));
     }
     pod.annotations.extend(waits.lost);

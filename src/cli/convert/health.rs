@@ -37,11 +37,11 @@ pub(super) fn probes(work: &Work<'_>, service: &Value, container: &mut Entries) 
     let retries = scalar(check, "retries").and_then(|n| n.parse::<u32>().ok());
     let retries = retries.filter(|n| *n > 0).unwrap_or(3);
     let interval = time("interval", 30);
-    let probe = |failures: u32| {
+    let probe = |period: u32, failures: u32| {
         let mut probe = Entries::new();
         let exec = super::tree::map([("command", texts(command.clone()))]);
         set(&mut probe, "exec", exec);
-        set(&mut probe, "periodSeconds", number(interval));
+        set(&mut probe, "periodSeconds", number(period));
         set(&mut probe, "timeoutSeconds", number(time("timeout", 30)));
         set(&mut probe, "failureThreshold", number(failures));
         Value::Map(probe)
@@ -50,20 +50,25 @@ pub(super) fn probes(work: &Work<'_>, service: &Value, container: &mut Entries) 
         Some("kill" | "restart" | "stop") => {
             let start = time("start_period", 0);
             if start > 0 {
-                let failures = start.div_ceil(interval).saturating_add(retries);
-                set(container, "startupProbe", probe(failures));
+                let period = time("start_interval", interval);
+                let whole = start.saturating_add(interval.saturating_mul(retries));
+                set(
+                    container,
+                    "startupProbe",
+                    probe(period, whole.div_ceil(period)),
+                );
             }
-            set(container, "livenessProbe", probe(retries));
+            set(container, "livenessProbe", probe(interval, retries));
         }
         _ => {
             let hint = "a livenessProbe like this would also restart it";
             container.comment(hint.to_owned());
+            if check.get("start_interval").is_some() {
+                work.lost(container, format_args!("healthcheck.start_interval"));
+            }
         }
     }
-    set(container, "readinessProbe", probe(retries));
-    if check.get("start_interval").is_some() {
-        work.lost(container, format_args!("healthcheck.start_interval"));
-    }
+    set(container, "readinessProbe", probe(interval, retries));
 }
 
 /// A health check as podman's command line has it: words of a program as JSON, what a shell reads, or either with the first

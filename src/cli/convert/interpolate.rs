@@ -69,16 +69,16 @@ impl<'a> Variables<'a> {
                 out.push('$');
                 rest = after;
             } else if let Some(inner) = after.strip_prefix('{') {
-                let end =
-                    closing(inner).ok_or_else(|| format!("`${{` without `}}` in `{text}`"))?;
+                let end = closing(inner, "{").or_else(|| closing(inner, "${"));
+                let end = end.ok_or_else(|| format!("`${{` without `}}` in `{text}`"))?;
                 out.push_str(&self.braced(&inner[..end], depth)?);
                 rest = &inner[end + 1..];
             } else {
                 let end = name_end(after);
-                if end == 0 {
-                    return Err(format!("`$` without a name in `{text}`: write it as `$$`"));
+                match end {
+                    0 => out.push('$'),
+                    _ => out.push_str(&self.value(&after[..end])),
                 }
-                out.push_str(&self.value(&after[..end]));
                 rest = &after[end..];
             }
             self.spend(&out)?;
@@ -141,12 +141,12 @@ fn name_end(text: &str) -> usize {
     }
 }
 
-/// The position of the bracket that closes the one before the text.
-fn closing(text: &str) -> Option<usize> {
+/// The position of the bracket that closes the one before the text, if others open with these letters.
+fn closing(text: &str, opening: &str) -> Option<usize> {
     let mut open = 1_usize;
     for (at, c) in text.char_indices() {
         match c {
-            '{' if text[..at].ends_with('$') => open += 1,
+            '{' if text[..=at].ends_with(opening) => open += 1,
             '}' => open -= 1,
             _ => {}
         }
@@ -186,15 +186,15 @@ pub(super) fn env_file(
             rest = after;
             continue;
         }
-        let Some((name, _)) = line.split_once('=') else {
+        let Some(end) = line.find(['=', ':']) else {
             let name = line.trim();
             found.extend(lookup(name).map(|value| (name.to_owned(), value)));
             rest = after;
             continue;
         };
-        let name = name.trim().trim_start_matches("export ").trim().to_owned();
-        let value_at = line.find('=').map_or(0, |at| at + 1);
-        let (raw, quote, after) = env_value(&rest[value_at..])?;
+        let name = line[..end].trim().trim_start_matches("export ").trim();
+        let name = name.to_owned();
+        let (raw, quote, after) = env_value(&rest[end + 1..])?;
         let seen = |wanted: &str| {
             let mut set = found.iter().rev();
             let own = set.find(|(name, _)| name == wanted).map(|(_, v)| v.clone());
@@ -251,6 +251,10 @@ fn env_value(text: &str) -> Result<(String, Option<char>, &str), String> {
     for (at, c) in start.char_indices().skip(1) {
         if escaped {
             escaped = false;
+            if quote == '\'' {
+                value.push(c);
+                continue;
+            }
             match c {
                 'n' => value.push('\n'),
                 't' => value.push('\t'),
@@ -259,7 +263,7 @@ fn env_value(text: &str) -> Result<(String, Option<char>, &str), String> {
                 '"' | '\\' => value.push(c),
                 other => value.extend(['\\', other]),
             }
-        } else if c == '\\' && quote == '"' {
+        } else if c == '\\' && (quote == '"' || start[at + 1..].starts_with('\'')) {
             escaped = true;
         } else if c == quote {
             let rest = &start[at + 1..];
@@ -300,6 +304,10 @@ mod tests {
             ("${B:-http://x/{y}}", "http://x/{y}"),
             ("${A:?no}", "a"),
             ("50%", "50%"),
+            ("a $ b, ^c$, $1, $}", "a $ b, ^c$, $1, $}"),
+            ("${A:-{\"b\":1}}", "a"),
+            ("${B:-{\"b\":1}}", "{\"b\":1}"),
+            ("${B:-{}", "{"),
         ] {
             assert_eq!(
                 Variables::new(&lookup).replace(given).as_deref(),
@@ -311,7 +319,6 @@ mod tests {
         for (given, error) in [
             ("${B:?needed}", "the variable `B` is not set: needed"),
             ("${B?}", "the variable `B` is not set"),
-            ("$ {", "`$` without a name in `$ {`: write it as `$$`"),
             ("${A", "`${` without `}` in `${A`"),
             ("${}", "`${}` has no name"),
             ("${A/b}", "`${A/b}` is no form that compose knows"),
@@ -329,7 +336,7 @@ mod tests {
     #[test]
     fn files_of_variables_are_read_as_compose_does() {
         let text = "\u{feff}# note\nONE=1 # one\nexport TWO = two words\nTHREE='$A # x'\r\nFOUR=\"${ONE}-$A\\n\\$x\"\n\n\
-                    FIVE=\"two\nlines\"\nA\nNONE\nSIX=#x\nSEVEN=a#b";
+                    FIVE=\"two\nlines\"\nA\nNONE\nSIX=#x\nSEVEN=a#b\nEIGHT: b=c\nNINE='it\\'s \\n'";
         let expected = [
             ("ONE", "1"),
             ("TWO", "two words"),
@@ -339,6 +346,8 @@ mod tests {
             ("A", "a"),
             ("SIX", ""),
             ("SEVEN", "a#b"),
+            ("EIGHT", "b=c"),
+            ("NINE", "it's \\n"),
         ];
         let found = env_file(text, &lookup).unwrap();
         let pairs: Vec<_> = found.pairs.iter().map(|(k, v)| (&**k, &**v)).collect();

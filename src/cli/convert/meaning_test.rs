@@ -499,3 +499,50 @@ fn containers_of_one_pod_share_what_each_asks_for() {
         &[],
     );
 }
+
+#[test]
+fn of_two_things_at_one_place_the_later_one_counts() {
+    says(
+        "  a: {image: 'a:1', volumes: ['./etc:/data', 'd:/data/'], secrets: [s, {source: s, mode: 0400}]}\nvolumes: {d: }\nsecrets: {s: {file: ./s}}\n",
+        &[
+            "mountPath: /data\n",
+            "claimName: d\n",
+            "mountPath: /run/secrets/s\n",
+            "defaultMode: 256",
+            "a: not carried over: volume /data: another is mounted there",
+        ],
+        &["hostPath", "name: secret-1"],
+    );
+}
+
+#[test]
+fn containers_of_one_pod_may_wait_for_the_same() {
+    says(
+        "  app: {image: 'a:1', depends_on: {db: {condition: service_started, restart: true}, \
+         mig: {condition: service_completed_successfully}}}\n  mig: {image: 'm:1', depends_on: [db]}\n  db: {image: 'd:1'}\n",
+        &["coracle.dev/after: \"db?again\"\n"],
+        &[],
+    );
+    says(
+        "  a: {image: 'a:1', network_mode: 'service:b', depends_on: {db: {condition: service_healthy}}}\n  \
+         b: {image: 'b:1', depends_on: [db]}\n  db: {image: 'd:1', healthcheck: {test: 'true'}}\n",
+        &["coracle.dev/after: db:ready\n"],
+        &[],
+    );
+}
+
+#[test]
+fn what_cannot_be_read_or_is_made_elsewhere_is_said() {
+    says(
+        "  a: {image: 'a:1', shm_size: much, stop_grace_period: soon, user: ':5', volumes: [':/media']}\n  \
+         p: {provider: {type: model}}\n",
+        &[
+            "a: not carried over: shm_size: much",
+            "a: not carried over: stop_grace_period: soon",
+            "a: not carried over: volume :/media: no source",
+            "p: a program that compose calls provides it",
+            "runAsGroup: 5",
+        ],
+        &["is a name"],
+    );
+}

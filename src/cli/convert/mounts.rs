@@ -23,7 +23,15 @@ struct Mount {
 /// The container's mounts; the volumes they need are added to the pod.
 pub(super) fn mounts(work: &Work<'_>, service: &Value, pod: &mut Pod) -> Vec<Value> {
     let mut all = Vec::new();
-    for item in items(service.get("volumes")) {
+    for (item, replaced) in with_replaced(service.get("volumes"), volume_target) {
+        if replaced {
+            let target = volume_target(item);
+            work.lost(
+                &mut all,
+                format_args!("volume {target}: another is mounted there"),
+            );
+            continue;
+        }
         match item {
             Value::Map(_) => long(work, item, pod, &mut all),
             item => short(work, &item.scalar_text().unwrap_or_default(), pod, &mut all),
@@ -60,11 +68,17 @@ pub(super) fn mounts(work: &Work<'_>, service: &Value, pod: &mut Pod) -> Vec<Val
             size: size(&wanted),
             ..Mount::default()
         };
+        if mount.size.is_none() {
+            work.lost(&mut all, format_args!("shm_size: {wanted}"));
+        }
         add(work, &mount, pod, &mut all);
     }
     for (list, top, kind) in [("secrets", true, "Secret"), ("configs", false, "ConfigMap")] {
-        for item in items(service.get(list)) {
-            file(work, item, (top, kind), pod, &mut all);
+        let target = |item: &Value| file_target(item, top);
+        for (item, replaced) in with_replaced(service.get(list), target) {
+            if !replaced {
+                file(work, item, (top, kind), pod, &mut all);
+            }
         }
     }
     if !is_on(service, "privileged") {
@@ -83,10 +97,34 @@ pub(super) fn mounts(work: &Work<'_>, service: &Value, pod: &mut Pod) -> Vec<Val
     all
 }
 
+/// The items of a list, each with whether a later one has its target: as in compose, that is in its place.
+fn with_replaced(
+    list: Option<&Value>,
+    target: impl Fn(&Value) -> String,
+) -> impl Iterator<Item = (&Value, bool)> {
+    let all = items(list);
+    let targets: Vec<String> = all.iter().map(|item| target(item)).collect();
+    let replaced = move |at: usize| targets[at + 1..].contains(&targets[at]);
+    let all = all.into_iter().enumerate();
+    all.map(move |(at, item)| (item, replaced(at)))
+}
+
+fn volume_target(item: &Value) -> String {
+    let target = scalar(item, "target").or_else(|| {
+        let written = item.scalar_text()?;
+        let mut parts = written.split(':');
+        let first = parts.next().map(str::to_owned);
+        parts.next().map(str::to_owned).or(first)
+    });
+    let target = target.unwrap_or_default();
+    target.trim_end_matches('/').to_owned()
+}
+
 /// `[SOURCE:]TARGET[:OPTIONS]`.
 fn short(work: &Work<'_>, written: &str, pod: &mut Pod, all: &mut Vec<Value>) {
     let parts: Vec<&str> = written.split(':').collect();
     let (source, target, options) = match parts[..] {
+        ["", ..] => return work.lost(all, format_args!("volume {written}: no source")),
         [target] => ("", target, ""),
         [source, target] => (source, target, ""),
         [source, target, options] => (source, target, options),
@@ -258,6 +296,11 @@ fn named(work: &Work<'_>, of: &Mount, pod: &mut Pod) -> Result<(String, bool), &
         (Some("tmpfs"), _) => {
             let options = option("o").unwrap_or_default();
             let wanted = options.split(',').find_map(|o| o.strip_prefix("size="));
+            let others = options.split(',').filter(|o| !o.is_empty());
+            for other in others.filter(|o| !o.starts_with("size=")) {
+                let what = format_args!("volume {source}: the option {other}");
+                work.lost(&mut pod.volumes, what);
+            }
             let mount = Mount {
                 source: source.to_owned(),
                 size: wanted.and_then(size),
@@ -310,8 +353,7 @@ fn named(work: &Work<'_>, of: &Mount, pod: &mut Pod) -> Result<(String, bool), &
             "it begins empty: what the image has there, and its owner, are not copied into it";
         content.comment(hint.to_owned());
     }
-    let hint = "compose has no size for it; this one is the limit"
-        .replace("compose", work.shared.project.origin);
+    let hint = "it had no size so far; this one is the limit".to_owned();
     let mut spec = Entries::new();
     set(&mut spec, "accessModes", modes);
     spec.comment(hint);
@@ -335,14 +377,7 @@ fn file(
     let name = item.scalar_text().or_else(|| scalar(item, "source"));
     let name = name.unwrap_or_default();
     let (key, object) = object(work, &name, is_secret, kind, all);
-    let target = scalar(item, "target");
-    let target = match (target, is_secret) {
-        (Some(target), _) if target.starts_with('/') => target,
-        (Some(target), true) => format!("/run/secrets/{target}"),
-        (None, true) => format!("/run/secrets/{name}"),
-        (Some(target), false) => format!("/{target}"),
-        (None, false) => format!("/{name}"),
-    };
+    let target = file_target(item, is_secret);
     let mut source = Entries::new();
     let (volume_kind, name_field) = match is_secret {
         true => ("secret", "secretName"),
@@ -366,6 +401,17 @@ fn file(
         ("readOnly", Value::Bool(true)),
     ]);
     all.push(entry);
+}
+
+/// Where a secret or config is mounted.
+fn file_target(item: &Value, is_secret: bool) -> String {
+    let name = item.scalar_text().or_else(|| scalar(item, "source"));
+    let target = scalar(item, "target").or(name).unwrap_or_default();
+    match is_secret {
+        _ if target.starts_with('/') => target,
+        true => format!("/run/secrets/{target}"),
+        false => format!("/{target}"),
+    }
 }
 
 /// A mode as compose has it: a number that was octal in the file, or a string of octal digits.

@@ -77,11 +77,22 @@ pub(super) fn counts_as_healthy(name: &str) -> String {
 /// What a pod waits for before it starts.
 #[derive(Default)]
 pub(super) struct Waits {
-    pub(super) items: Vec<String>,
+    /// Each with what is waited for, and whether its pod is to be waited for again.
+    items: Vec<(String, &'static str, bool)>,
     pub(super) lost: Entries,
 }
 
 impl Waits {
+    /// The annotation's text.
+    pub(super) fn text(&self) -> Option<String> {
+        let item = |(name, state, again): &(String, &str, bool)| {
+            let again = if *again { "?again" } else { "" };
+            format!("{name}{state}{again}")
+        };
+        let all: Vec<String> = self.items.iter().map(item).collect();
+        (!all.is_empty()).then(|| all.join(", "))
+    }
+
     pub(super) fn add(
         &mut self,
         work: &Work<'_>,
@@ -131,13 +142,19 @@ impl Waits {
                 let what = counts_as_healthy(&name);
                 work.lost(&mut self.lost, format_args!("{what}"));
             }
-            let again = if condition.again { "?again" } else { "" };
-            let item = format!("{own}{object}{ready}{again}");
-            if self.items.len() == MAX_AFTER {
+            let item = format!("{own}{object}");
+            // Containers of one pod may wait for the same.
+            let known = self.items.iter_mut().find(|(known, ..)| *known == item);
+            if let Some((_, state, again)) = known {
+                if state.is_empty() || ready == ":complete" {
+                    *state = ready;
+                }
+                *again |= condition.again;
+            } else if self.items.len() == MAX_AFTER {
                 let what = format_args!("depends_on: {name}: more than {MAX_AFTER}");
                 work.lost(&mut self.lost, what);
-            } else if !self.items.contains(&item) {
-                self.items.push(item);
+            } else {
+                self.items.push((item, ready, condition.again));
             }
         }
     }

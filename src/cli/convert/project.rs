@@ -112,6 +112,11 @@ pub(super) fn load(files: &[(String, String)], source: &Source<'_>) -> Result<Pr
         if service == Value::Null {
             continue;
         }
+        if service.get("provider").is_some() {
+            let what = "a program that compose calls provides it";
+            project.left_out.push(format!("{name}: {what}"));
+            continue;
+        }
         bounded(&service, &mut left)?;
         let profiles = scalars(service.get("profiles"));
         let chosen = |profile: &String| profile == "*" || profiles.contains(profile);

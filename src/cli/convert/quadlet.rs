@@ -2,6 +2,7 @@
 
 use super::Source;
 use super::health;
+use super::order;
 use super::project::Project;
 use super::run_line::{alias, mount, options, push, raw_file, secret};
 use super::tree::{Entries, entries, map, set, text, texts};
@@ -519,7 +520,12 @@ fn depend(unit: &Unit, units: &[Unit], heads: &[(&str, String)], project: &mut P
             }
             seen.push(word);
             let name = word.rsplit_once('.').map_or(word, |(name, _)| name);
-            let head = head_of(name.strip_suffix("-pod").unwrap_or(name));
+            let pod = name.strip_suffix("-pod").unwrap_or(name);
+            let is_own = |of: &str| of.strip_suffix(".pod") == Some(pod);
+            if name != pod && unit.last("Container", "Pod").is_some_and(is_own) {
+                continue;
+            }
+            let head = head_of(pod);
             let named = |kind: &str, name: &str| {
                 let mut units = units.iter();
                 let section = if kind == "kube" { "Kube" } else { "Container" };
@@ -531,7 +537,9 @@ fn depend(unit: &Unit, units: &[Unit], heads: &[(&str, String)], project: &mut P
             let other = named("container", name).or_else(|| named("container", head?));
             let instead = match (own, other) {
                 (Some(own), Some(other)) if other.name != own => {
+                    let is_oneshot = other.last("Service", "Type") == Some("oneshot");
                     let condition = match other.last("Container", "Notify") {
+                        _ if is_oneshot => order::COMPLETED,
                         Some("healthy") => "service_healthy",
                         _ => "service_started",
                     };

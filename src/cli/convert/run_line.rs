@@ -269,11 +269,17 @@ pub(super) fn options<'w>(
 fn letters(word: &str, next: Option<&String>, service: &mut Entries) -> Result<bool, String> {
     for (at, letter) in word.char_indices() {
         let name = format!("-{letter}");
+        let rest = &word[at + letter.len_utf8()..];
         if matches!(known(&name), Some(Switch(_) | Nothing)) {
-            option(&name, None, None, service)?;
+            let value = rest.strip_prefix('=').map(str::to_owned);
+            let is_last = value.is_some();
+            option(&name, value, None, service)?;
+            if is_last {
+                return Ok(false);
+            }
             continue;
         }
-        let rest = word[at + letter.len_utf8()..].trim_start_matches('=');
+        let rest = rest.trim_start_matches('=');
         let value = (!rest.is_empty()).then(|| rest.to_owned());
         return option(&name, value, next, service);
     }
@@ -304,7 +310,8 @@ fn option(
         return Ok(false);
     };
     if let Switch(key) = option {
-        let on = given.is_none_or(|word| word != "false");
+        let off = ["0", "f", "F", "false", "FALSE", "False"];
+        let on = given.is_none_or(|word| !off.contains(&&*word));
         let key = if key.is_empty() { name } else { key };
         if on {
             set(service, key, Value::Bool(true));

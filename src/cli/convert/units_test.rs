@@ -315,3 +315,56 @@ fn units_and_commands_name_what_they_use() {
         &[],
     );
 }
+
+#[test]
+fn units_of_one_pod_are_in_order_and_a_oneshot_is_waited_for_to_its_end() {
+    let pod = units(&[
+        ("p.pod", "[Pod]\n"),
+        (
+            "a.container",
+            "[Unit]\nAfter=b.service\n[Container]\nImage=a\nPod=p.pod\n",
+        ),
+        (
+            "b.container",
+            "[Unit]\nAfter=p-pod.service\nRequires=p-pod.service\n[Container]\nImage=b\nPod=p.pod\n",
+        ),
+    ]);
+    check(
+        "its own pod",
+        &pod.unwrap(),
+        &["initContainers:\n  - name: b", "containers:\n  - name: a"],
+        &["p-pod"],
+    );
+    let oneshot = units(&[
+        (
+            "mig.container",
+            "[Container]\nImage=m:1\nVolume=/srv:/srv\n[Service]\nType=oneshot\n",
+        ),
+        (
+            "app.container",
+            "[Unit]\nAfter=mig.service\nRequires=mig.service\n[Container]\nImage=a:1\n[Service]\nRestart=always\n",
+        ),
+    ]);
+    check(
+        "oneshot",
+        &oneshot.unwrap(),
+        &["initContainers:\n  - name: mig"],
+        &["coracle.dev/after"],
+    );
+}
+
+#[test]
+fn switches_of_commands_may_be_off() {
+    for (switches, on) in [
+        ("--privileged --read-only", true),
+        ("--privileged=1 --read-only=T", true),
+        ("--privileged=0 --read-only=F", false),
+        ("--privileged=False --read-only=false", false),
+    ] {
+        let made = line(&format!("docker run {switches} -d=true -t=false -i a:1")).unwrap();
+        assert_eq!(made.contains("privileged: true"), on, "{made}");
+        assert_eq!(made.contains("readOnlyRootFilesystem: true"), on, "{made}");
+        assert!(!made.contains("tty"), "{made}");
+        assert!(!made.contains("not carried over"), "{made}");
+    }
+}
