@@ -300,9 +300,9 @@ impl Histories {
     /// Forgets the oldest texts if they are too large together.
     fn bound(&mut self) {
         let bytes = |revision: &Revision| revision.text.as_ref().map_or(0, |text| text.len());
-        let of_history =
-            |history: &Box<History>| history.revisions.iter().map(bytes).sum::<usize>();
-        let mut all: usize = self.all.values().map(of_history).sum();
+        let of_history = |history: &History| history.revisions.iter().map(bytes).sum::<usize>();
+        let histories = self.all.values().map(Box::as_ref);
+        let mut all: usize = histories.map(of_history).sum();
         while all > MAX_TEXTS {
             let former = self
                 .all

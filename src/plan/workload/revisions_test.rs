@@ -531,12 +531,12 @@ fn the_texts_are_limited_together() {
     let kept = all.all.values().flat_map(|h| &h.revisions);
     let bytes: usize = kept.filter_map(|r| r.text.as_ref()).map(|t| t.len()).sum();
     assert!(bytes <= MAX_TEXTS, "{bytes}");
-    let good = |h: &Box<History>| {
+    let good = |h: &History| {
         h.revisions
             .iter()
             .any(|r| r.number == 2 && r.text.is_some())
     };
-    assert!(all.all.values().all(good));
+    assert!(all.all.values().map(Box::as_ref).all(good));
 }
 
 #[test]
