@@ -29,7 +29,8 @@ case $what in
 esac
 
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+part=
+trap 'rm -rf "$work" "$part"' EXIT
 trap 'exit 1' HUP INT TERM
 
 debs=${CORACLE_DEBS:-$work/debs}
@@ -39,8 +40,12 @@ chmod 755 "$over"
 for package in $packages; do
     set -- "$debs/${package}"_*.deb
     if [ ! -f "$1" ]; then
-        (cd "$debs" && apt-get -o APT::Sandbox::User=root -qq download "$package" >/dev/null) ||
+        # Several of these may run at once: none of them may see half a package.
+        part=$(mktemp -d "$debs/.part.XXXXXX")
+        (cd "$part" && apt-get -o APT::Sandbox::User=root -qq download "$package" >/dev/null) ||
             { echo "make-server-image.sh: could not download package $package: run apt-get update" >&2; exit 1; }
+        mv "$part"/*.deb "$debs"
+        rmdir "$part"
         set -- "$debs/${package}"_*.deb
     fi
     dpkg-deb --fsys-tarfile "$1" | tar -C "$over" --keep-directory-symlink -xf -

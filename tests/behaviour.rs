@@ -505,9 +505,9 @@ fn durations_are_printed_as_go_prints_them() {
     }
 }
 
-#[test]
-fn planning_five_hundred_pods_is_quick() {
-    let pods: Vec<Arc<PodSpec>> = (0..500)
+/// The time that a decision takes with so many pods that run, when there is nothing to do.
+fn decision(pods: usize) -> std::time::Duration {
+    let pods: Vec<Arc<PodSpec>> = (0..pods)
         .map(|i| {
             let name = format!("p{i}");
             Arc::new(pod(&name, &name, RestartPolicy::Always, &["a", "b"]))
@@ -524,12 +524,19 @@ fn planning_five_hundred_pods_is_quick() {
         let spent = nix::time::clock_gettime(clock).expect("every kernel has it");
         std::time::Duration::from(spent)
     };
-    let begin = spent();
-    for _ in 0..10 {
+    // The quickest of some: what else the machine does only adds to it.
+    let times = (0..10).map(|_| {
+        let begin = spent();
         node.decide();
         assert!(node.open.is_empty());
-    }
-    let took = spent() - begin;
-    // 1 ms is the budget of a release build; an unoptimised one gets ten times that.
-    assert!(took.as_millis() < 100, "{took:?}");
+        spent() - begin
+    });
+    times.min().expect("there are ten")
+}
+
+#[test]
+fn the_time_to_plan_grows_no_faster_than_the_pods() {
+    let (few, many) = (decision(50), decision(500));
+    // Ten times, with room for caches; if each pod looked at all others, it would be a hundred times.
+    assert!(many < few * 30, "{few:?} for 50 pods, {many:?} for 500");
 }
