@@ -31,17 +31,31 @@ pub(super) fn aside(layout: &Layout, kept: &Path, boot: &str) -> io::Result<()> 
         fs::remove_dir_all(kept)?;
     }
     for (name, from) in places(layout) {
-        for record in records(from)? {
-            let bytes = match file::read_record(from.join(&record)) {
-                Ok(bytes) => bytes,
-                // Its pod has gone meanwhile.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                Err(error) => return Err(error),
-            };
-            put(&kept.join(name).join(&record), &bytes)?;
-        }
+        let kept = kept.join(name);
+        // The agent still writes: a list of a directory may lack a file that is replaced just then.
+        while copy_new(from, &kept)? {}
     }
     put(&kept.join(COMPLETE), boot.as_bytes())
+}
+
+/// Copies the records that have no copy yet. Returns whether there were any.
+fn copy_new(from: &Path, kept: &Path) -> io::Result<bool> {
+    let mut copied = false;
+    for record in records(from)? {
+        let copy = kept.join(&record);
+        if copy.exists() {
+            continue;
+        }
+        let bytes = match file::read_record(from.join(&record)) {
+            Ok(bytes) => bytes,
+            // Its pod has gone meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error),
+        };
+        put(&copy, &bytes)?;
+        copied = true;
+    }
+    Ok(copied)
 }
 
 /// Whether the records are marked with a format that an agent of this one refuses.
