@@ -535,12 +535,13 @@ fn containers_of_one_pod_may_wait_for_the_same() {
 fn what_cannot_be_read_or_is_made_elsewhere_is_said() {
     says(
         "  a: {image: 'a:1', shm_size: much, stop_grace_period: soon, user: ':5', volumes: [':/media']}\n  \
-         p: {provider: {type: model}}\n",
+         p: {provider: {type: model}}\nnetworks: {n: {ipam: {config: [{subnet: 10.0.0.0/8}]}}}\n",
         &[
             "a: not carried over: shm_size: much",
             "a: not carried over: stop_grace_period: soon",
             "a: not carried over: volume :/media: no source",
             "p: a program that compose calls provides it",
+            "not carried over: networks.n.ipam",
             "runAsGroup: 5",
         ],
         &["is a name"],

@@ -51,6 +51,19 @@ const TOP: [&str; 8] = [
     "name", "version", "services", "volumes", "secrets", "configs", "networks", "include",
 ];
 
+/// What is carried over of a network, or is so anyway, or says nothing.
+const NETWORK: &[&str] = &[
+    "attachable",
+    "driver",
+    "external",
+    "internal",
+    "labels",
+    "name",
+];
+
+/// The same of a volume.
+const VOLUME: &[&str] = &["driver", "driver_opts", "external", "labels", "name"];
+
 /// Limit of services that extend each other in a row.
 const MAX_EXTENDS: usize = 16;
 
@@ -157,6 +170,14 @@ pub(super) fn load(files: &[(String, String)], source: &Source<'_>) -> Result<Pr
                 "networks.{name}: the driver {driver}: pods have addresses of the node's bridge"
             );
             project.left_out.push(what);
+        }
+    }
+    for (list, known) in [("networks", NETWORK), ("volumes", VOLUME)] {
+        for (name, declared) in entries(whole.get(list)) {
+            let keys = entries(Some(declared)).iter().map(|(key, _)| &**key);
+            let lost = keys.filter(|key| !known.contains(key) && !key.starts_with("x-"));
+            let lost = lost.map(|key| format!("{list}.{name}.{key}"));
+            project.left_out.extend(lost);
         }
     }
     images(&project.services, &variables)?;
