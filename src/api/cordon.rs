@@ -87,9 +87,8 @@ pub(crate) async fn drain(
             let selector = Selector::from_query(query, Kind::Pods, None)?;
             let (_, shown) = context.store.list(Kind::Pods);
             let chosen = shown.iter().filter(|pod| selector.matches(pod));
-            let key = |(namespace, name): &(String, String)| PodKey {
-                namespace: namespace.as_str().into(),
-                name: name.as_str().into(),
+            let key = |(namespace, name): &(String, String)| {
+                PodKey::new(namespace.as_str(), name.as_str())
             };
             Some(chosen.map(|pod| key(&pod.key)).collect::<BTreeSet<_>>())
         }

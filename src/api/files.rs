@@ -20,7 +20,7 @@ pub struct FileStatus {
     pub pods: Vec<PodKey>,
     /// The number of its documents by kind, those of lists included; empty while it is not known.
     #[serde(default)]
-    pub documents: Kinds,
+    pub documents: DocumentCounts,
     /// Errors: `line:column: field: message`.
     pub errors: Vec<String>,
     /// Warnings: valid, but without effect here.
@@ -29,20 +29,20 @@ pub struct FileStatus {
     pub modified: Option<Wall>,
 }
 
-/// How many documents of each kind there are, by kind. A map would take seven times the memory.
+/// How many documents of each kind there are. A map would take several times the memory.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "BTreeMap<String, usize>", into = "BTreeMap<String, usize>")]
-pub struct Kinds(pub Box<[(String, usize)]>);
+pub struct DocumentCounts(pub Box<[(String, usize)]>);
 
-impl From<BTreeMap<String, usize>> for Kinds {
+impl From<BTreeMap<String, usize>> for DocumentCounts {
     fn from(map: BTreeMap<String, usize>) -> Self {
         Self(map.into_iter().collect())
     }
 }
 
-impl From<Kinds> for BTreeMap<String, usize> {
-    fn from(kinds: Kinds) -> Self {
-        kinds.0.into_iter().gather()
+impl From<DocumentCounts> for BTreeMap<String, usize> {
+    fn from(counts: DocumentCounts) -> Self {
+        counts.0.into_iter().gather()
     }
 }
 

@@ -75,7 +75,7 @@ pub use command::{
 pub use error::ServeError;
 pub(crate) use error::{COMMAND_NOT_EXECUTABLE, COMMAND_NOT_FOUND};
 pub use events::{EventRecord, ObjectKind};
-pub use files::{FileState, FileStatus, Kinds};
+pub use files::{DocumentCounts, FileState, FileStatus};
 pub use listen::listen;
 pub use metrics::{Metric, MetricKind, Spread};
 pub use node::{architecture, version};

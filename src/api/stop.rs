@@ -52,10 +52,7 @@ pub(crate) async fn stop_or_start(
     let grace_ms = grace_ms(query)?;
     let mut targets = BTreeSet::new();
     for name in query.all("pod") {
-        targets.insert(Target::Pod(PodKey {
-            namespace: namespace.into(),
-            name: name.into(),
-        }));
+        targets.insert(Target::Pod(PodKey::new(namespace, name)));
     }
     for text in query.all("workload") {
         let found = text.split_once('/');

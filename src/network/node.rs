@@ -223,7 +223,7 @@ impl Network {
         let links = lock(&self.inner.links);
         let own = links
             .iter()
-            .filter(|(spec, _)| spec.key.namespace == namespace.into());
+            .filter(|(spec, _)| *spec.key.namespace == *namespace);
         own.cloned().collect()
     }
 

@@ -196,10 +196,7 @@ mod tests {
             ("192.0.2.1:8080/TCP", "192.0.2.1:8080/TCP", true),
             ("192.0.2.1:8080/TCP", "[2001:db8::1]:8080/TCP", false),
         ] {
-            let key = PodKey {
-                namespace: "default".into(),
-                name: "web".into(),
-            };
+            let key = PodKey::new("default", "web");
             let mut claims = Claims::default();
             let first = PodUid::from("first");
             claims.pods.insert(first.clone(), (key, vec![port(taken)]));

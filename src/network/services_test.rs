@@ -8,10 +8,7 @@ use crate::spec::cluster::Endpoint;
 use crate::spec::service::TargetPort;
 
 fn key(name: &str) -> PodKey {
-    PodKey {
-        namespace: "default".into(),
-        name: name.to_owned().into(),
-    }
+    PodKey::new("default", name)
 }
 
 fn service(name: &str, address: ServiceAddress) -> ServiceEntry {

@@ -97,12 +97,7 @@ impl Node {
                 let ObjectKey {
                     namespace, name, ..
                 } = object.key();
-                let claim = claims
-                    .entry(PodKey {
-                        namespace: namespace.into(),
-                        name: name.into(),
-                    })
-                    .or_default();
+                let claim = claims.entry(PodKey::new(namespace, name)).or_default();
                 claim.one_pod = modes.any(|mode| mode == "ReadWriteOncePod");
             }
         }
@@ -223,13 +218,7 @@ fn with_state(documents: &[Shown], records: &[Record], layout: &Layout) -> Vec<S
         .iter()
         .map(|record| {
             let (namespace, name) = (record.namespace.clone(), record.name.clone());
-            (
-                PodKey {
-                    namespace: namespace.into(),
-                    name: name.into(),
-                },
-                record,
-            )
+            (PodKey::new(namespace, name), record)
         })
         .gather();
     let mut shown = Vec::new();
@@ -238,10 +227,7 @@ fn with_state(documents: &[Shown], records: &[Record], layout: &Layout) -> Vec<S
         let object = match &**object {
             Object::Claim(claim) => {
                 let key = object.key();
-                let key = PodKey {
-                    namespace: key.namespace.into(),
-                    name: key.name.into(),
-                };
+                let key = PodKey::new(key.namespace, key.name);
                 let record = by_claim.get(&key);
                 claims.insert(key, (claim.clone(), created.clone()));
                 let size = record.and_then(|record| capacity(record, claim, documents));

@@ -277,10 +277,7 @@ impl Node {
     }
 
     pub(super) fn find(&self, namespace: &str, name: &str) -> Result<&PodState, CommandError> {
-        let key = PodKey {
-            namespace: namespace.into(),
-            name: name.into(),
-        };
+        let key = PodKey::new(namespace, name);
         let mut pods = self.state.pods.values();
         pods.find(|pod| pod.spec.key == key)
             .ok_or_else(|| CommandError {

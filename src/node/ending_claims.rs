@@ -47,13 +47,7 @@ impl Node {
             .into_iter()
             .map(|record| {
                 let (namespace, name) = (record.namespace, record.name);
-                (
-                    PodKey {
-                        namespace: namespace.into(),
-                        name: name.into(),
-                    },
-                    record.owner,
-                )
+                (PodKey::new(namespace, name), record.owner)
             })
             .collect();
         self.ending_claims.left = bound.iter().any(|(_, owner)| owner.is_some());
@@ -62,10 +56,7 @@ impl Node {
         let documents = claims.map(|(object, _)| {
             let key = object.key();
             let (namespace, name) = (key.namespace, key.name);
-            PodKey {
-                namespace: namespace.into(),
-                name: name.into(),
-            }
+            PodKey::new(namespace, name)
         });
         let fates = fates(
             &self.state,

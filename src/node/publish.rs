@@ -125,15 +125,10 @@ pub(super) fn services(
     let shown: Vec<Service> = manifests
         .iter()
         .map(|manifest| {
-            let key = PodKey {
-                namespace: manifest
-                    .metadata
-                    .namespace
-                    .as_deref()
-                    .unwrap_or_default()
-                    .into(),
-                name: manifest.metadata.name.as_deref().unwrap_or_default().into(),
-            };
+            let key = PodKey::new(
+                manifest.metadata.namespace.as_deref().unwrap_or_default(),
+                manifest.metadata.name.as_deref().unwrap_or_default(),
+            );
             let own = addresses.get(&key).map(Vec::as_slice).unwrap_or_default();
             status::service(manifest, own)
         })

@@ -85,10 +85,10 @@ impl Node {
                 namespace: request.namespace.as_str().into(),
                 name: request.name.as_str().into(),
             }),
-            None => Subject::Pod(PodKey {
-                namespace: request.namespace.as_str().into(),
-                name: request.name.as_str().into(),
-            }),
+            None => Subject::Pod(PodKey::new(
+                request.namespace.as_str(),
+                request.name.as_str(),
+            )),
         };
         let histories = &self.state.workloads.histories;
         let history = histories.of(&subject);

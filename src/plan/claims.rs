@@ -64,10 +64,9 @@ pub fn of(pod: &PodSpec) -> impl Iterator<Item = PodKey> + '_ {
     pod.volumes
         .iter()
         .filter_map(|volume| match &volume.source {
-            VolumeSource::Claim { name, .. } => Some(PodKey {
-                namespace: pod.key.namespace.clone(),
-                name: name.as_str().into(),
-            }),
+            VolumeSource::Claim { name, .. } => {
+                Some(PodKey::new(pod.key.namespace.clone(), name.as_str()))
+            }
             VolumeSource::EmptyDir { .. }
             | VolumeSource::MemoryDir { .. }
             | VolumeSource::HugePageDir { .. }

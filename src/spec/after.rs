@@ -292,10 +292,7 @@ fn pod(text: &str, own: &str, milestone: Milestone) -> Result<Need, String> {
             "`{text}` is no name of a pod, which looks like `db` or `namespace/db`"
         ));
     }
-    let key = PodKey {
-        namespace: namespace.into(),
-        name: name.into(),
-    };
+    let key = PodKey::new(namespace, name);
     Ok(Need::Pod { key, milestone })
 }
 

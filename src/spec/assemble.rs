@@ -132,10 +132,10 @@ fn identified(
 }
 
 fn key(metadata: &ObjectMeta) -> PodKey {
-    PodKey {
-        namespace: metadata.namespace.as_deref().unwrap_or_default().into(),
-        name: metadata.name.as_deref().unwrap_or_default().into(),
-    }
+    PodKey::new(
+        metadata.namespace.as_deref().unwrap_or_default(),
+        metadata.name.as_deref().unwrap_or_default(),
+    )
 }
 
 /// The annotation of Helm's hooks, which `helm template` prints among the rest.

@@ -1,5 +1,5 @@
 //! A pod's manifest, kept small: Kubernetes' types take ten kilobytes of memory for a pod of one container, most of
-//! them for fields that are not set. Its text takes some hundred bytes, and is read again where it is needed.
+//! them for fields that are not set. Its text takes a few hundred bytes, and is read again where it is needed.
 
 use std::fmt;
 

@@ -21,7 +21,10 @@ pub(crate) fn missing(metadata: &ObjectMeta) -> &'static str {
 /// Takes the namespace from an object that is in none, as an API server does.
 pub(super) fn without_namespace(metadata: &mut ObjectMeta, path: &Path<'_>, report: &Report) {
     if metadata.namespace.take().is_some() {
-        report.warn(&path.field("namespace"), "objects of this kind are in none");
+        report.warn(
+            &path.field("namespace"),
+            "objects of this kind have no namespace",
+        );
     }
 }
 

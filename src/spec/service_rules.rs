@@ -57,15 +57,10 @@ pub(crate) fn service(
         return None;
     }
     let spec = ServiceSpec {
-        key: PodKey {
-            namespace: service
-                .metadata
-                .namespace
-                .as_deref()
-                .unwrap_or_default()
-                .into(),
-            name: service.metadata.name.as_deref().unwrap_or_default().into(),
-        },
+        key: PodKey::new(
+            service.metadata.namespace.as_deref().unwrap_or_default(),
+            service.metadata.name.as_deref().unwrap_or_default(),
+        ),
         aliases,
         selector,
         address,

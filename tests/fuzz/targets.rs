@@ -269,10 +269,7 @@ pub fn names(input: &[u8]) {
 }
 
 fn key(name: &str) -> PodKey {
-    PodKey {
-        namespace: "default".into(),
-        name: name.to_owned().into(),
-    }
+    PodKey::new("default", name)
 }
 
 fn zone() -> Zone {

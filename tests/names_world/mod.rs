@@ -167,10 +167,7 @@ pub fn run(words: &[&str]) {
 }
 
 pub fn key(name: &str) -> PodKey {
-    PodKey {
-        namespace: "default".into(),
-        name: name.to_owned().into(),
-    }
+    PodKey::new("default", name)
 }
 
 /// Pods `web-0`, …, behind the headless service `db`, a service `web`, and an external one.

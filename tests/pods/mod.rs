@@ -54,10 +54,7 @@ pub(crate) fn pod(uid: &str, name: &str, policy: RestartPolicy, containers: &[&s
         // As if the manifest gave the UID; see `of_template`.
         template: PodUid::from("template"),
         workload: None,
-        key: PodKey {
-            namespace: "default".into(),
-            name: name.into(),
-        },
+        key: PodKey::new("default", name),
         manifest: Arc::new(manifest.into()),
         restart_policy: policy,
         restart_backoff: RestartBackoff::default(),
@@ -311,10 +308,7 @@ pub(crate) fn desired(pods: &[&Arc<PodSpec>]) -> Desired {
 pub(crate) fn service(name: &str, with_unready: bool) -> ServiceSpec {
     ServiceSpec {
         families: coracle::spec::Families::All,
-        key: PodKey {
-            namespace: "default".into(),
-            name: name.into(),
-        },
+        key: PodKey::new("default", name),
         selector: [("all".into(), "yes".into())].into(),
         address: ServiceAddress::Any,
         ports: vec![ServicePort {

@@ -300,6 +300,7 @@ fn file(item: &Value, wide: bool, _: Timestamp) -> Vec<String> {
         return Vec::new();
     };
     let pods: Vec<String> = file.pods.iter().map(ToString::to_string).collect();
+    let documents = &file.documents.0;
     let mut cells = vec![
         file.path.display().to_string(),
         file.state.as_str().to_owned(),
@@ -307,22 +308,19 @@ fn file(item: &Value, wide: bool, _: Timestamp) -> Vec<String> {
             true => "<none>".to_owned(),
             false => pods.join(","),
         },
-        match file.documents.0.is_empty() && file.state == FileState::Rejected {
+        match documents.is_empty() && file.state == FileState::Rejected {
             true => "<unknown>".to_owned(),
-            false => (file
-                .documents
-                .0
-                .iter()
-                .map(|(_, number)| number)
-                .sum::<usize>())
-            .to_string(),
+            false => {
+                let numbers = documents.iter().map(|(_, number)| number);
+                numbers.sum::<usize>().to_string()
+            }
         },
         file.errors.len().to_string(),
         file.warnings.len().to_string(),
     ];
     if wide {
-        let kinds = file.documents.0.iter();
-        let kinds: Vec<String> = kinds
+        let kinds: Vec<String> = documents
+            .iter()
             .map(|(kind, number)| format!("{number} {kind}"))
             .collect();
         cells.push(match kinds.is_empty() {

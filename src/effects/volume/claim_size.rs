@@ -49,10 +49,7 @@ pub fn known(layout: &Layout) -> Vec<Sized> {
 }
 
 fn key(record: &Record) -> PodKey {
-    PodKey {
-        namespace: record.namespace.as_str().into(),
-        name: record.name.as_str().into(),
-    }
+    PodKey::new(record.namespace.as_str(), record.name.as_str())
 }
 
 /// Blocking. Gives all bound claims with a directory of their own the size that their documents ask for. One never gets

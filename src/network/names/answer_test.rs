@@ -17,10 +17,7 @@ use crate::spec::{PodKey, Protocol, ServiceAddress, ServicePort, ServiceSpec, Ta
 
 fn key(name: &str) -> PodKey {
     let (namespace, name) = name.split_once('/').unwrap();
-    PodKey {
-        namespace: namespace.to_owned().into(),
-        name: name.to_owned().into(),
-    }
+    PodKey::new(namespace, name)
 }
 
 fn ips(text: &str) -> Vec<IpAddr> {

@@ -8,7 +8,7 @@ use k8s_openapi::api::scheduling::v1::PriorityClass;
 
 use super::files::{Fingerprint, read};
 use super::{MAX_OBJECTS, MAX_TOTAL, instead};
-use crate::api::Kinds;
+use crate::api::DocumentCounts;
 use crate::effects::credential::Credentials;
 use crate::plan::status;
 use crate::spec::conflicts::Defines;
@@ -171,7 +171,7 @@ impl Loaded {
     }
 
     /// The number of its documents by kind.
-    pub(super) fn documents(&self) -> Kinds {
+    pub(super) fn documents(&self) -> DocumentCounts {
         let kinds = self.configuration.iter().map(|(key, _)| key.kind.as_str());
         let pods = self.pods.iter().filter(|pod| pod.workload.is_none());
         let pods = pods.map(|_| "Pod");

@@ -2,7 +2,7 @@
 
 use super::files::MAX_FILES;
 use super::{Loaded, Manifests};
-use crate::api::{FileState, FileStatus, Kinds};
+use crate::api::{DocumentCounts, FileState, FileStatus};
 
 impl Manifests {
     /// One row for each file, and one more for an older version that is still in force.
@@ -13,7 +13,7 @@ impl Manifests {
                 path: self.path.clone(),
                 state: FileState::Rejected,
                 pods: Vec::new(),
-                documents: Kinds::default(),
+                documents: DocumentCounts::default(),
                 errors: vec![format!(
                     "{}: {error}; what it asked for before stays in force",
                     self.path.display()
@@ -28,7 +28,7 @@ impl Manifests {
                 path: first.clone(),
                 state: FileState::Rejected,
                 pods: Vec::new(),
-                documents: Kinds::default(),
+                documents: DocumentCounts::default(),
                 errors: vec![format!(
                     "{name}: there are more than {MAX_FILES} manifest files: {number} are not read, this one first"
                 )],

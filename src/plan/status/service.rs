@@ -138,10 +138,7 @@ mod tests {
     #[test]
     fn pods_with_the_same_ports_are_one_subset() {
         let endpoint = |name: &str, ip: &str, second| Endpoint {
-            pod: crate::spec::PodKey {
-                namespace: "default".into(),
-                name: name.into(),
-            },
+            pod: crate::spec::PodKey::new("default", name),
             hostname: None,
             ips: vec![ip.parse().unwrap()],
             ports: vec![Some(80), second],

@@ -160,10 +160,7 @@ fn a_run_begins_when_it_is_due_and_on_disk_and_nothing_wakes_before() {
         metadata["annotations"]["batch.kubernetes.io/cronjob-scheduled-timestamp"],
         "2026-01-01T00:05:00Z"
     );
-    let key = PodKey {
-        namespace: "default".into(),
-        name: name.into(),
-    };
+    let key = PodKey::new("default", name);
     let mut pods = world.state.pods.values();
     let pod = pods.find(|pod| pod.spec.key == key).unwrap();
     assert_eq!(pod.spec.workload.as_ref(), Some(&job));

@@ -11,10 +11,7 @@ use crate::spec::{PodKey, PodSpec, Reason, WorkloadKey, WorkloadKind};
 pub(super) fn of(key: &WorkloadKey, reason: Reason, message: String) -> Notice {
     Notice {
         workload: Some(key.kind),
-        key: PodKey {
-            namespace: key.namespace.clone(),
-            name: key.name.clone(),
-        },
+        key: PodKey::new(key.namespace.clone(), key.name.clone()),
         uid: key.uid(),
         field_path: None,
         reason,

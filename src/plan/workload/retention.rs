@@ -84,10 +84,8 @@ fn owned(set: &Workload) -> impl Iterator<Item = (PodKey, Owner)> + '_ {
             when_deleted: policy.when_deleted,
             when_scaled: policy.when_scaled,
         };
-        let claim = |volume: &String| PodKey {
-            namespace: pod.namespace.clone(),
-            name: format!("{volume}-{}", pod.name).into(),
-        };
+        let claim =
+            |volume: &String| PodKey::new(pod.namespace.clone(), format!("{volume}-{}", pod.name));
         let claims = policy.volumes.iter().map(claim);
         claims
             .map(|claim| (claim, owner.clone()))

@@ -14,10 +14,7 @@ fn set(replicas: usize, policy: &str) -> String {
 }
 
 fn claim(ordinal: usize) -> PodKey {
-    PodKey {
-        namespace: "default".into(),
-        name: format!("data-web-{ordinal}").into(),
-    }
+    PodKey::new("default", format!("data-web-{ordinal}"))
 }
 
 /// The claims of the file, all of which are bound.

@@ -29,15 +29,16 @@ pub struct Pods {
     available: Flag,
     /// They are complete, or make progress.
     progressing: Flag,
-    stage: Stage,
+    rollout: Rollout,
     /// The hash of the template that pods have which a rollout has not reached.
     former: Option<Box<str>>,
     /// `observedGeneration`.
     generation: u64,
 }
 
+/// How a rollout goes.
 #[derive(Debug, Clone, PartialEq)]
-enum Stage {
+enum Rollout {
     Complete,
     Going,
     Paused,
@@ -72,12 +73,12 @@ impl Status {
 
 impl Pods {
     fn of(state: &NodeState, workload: &Workload, progress: &Progress) -> Self {
-        let stage = match (rolled_back(state, workload), progress) {
-            (Some(why), _) => Stage::Back(why.into()),
-            (None, Progress { complete: true, .. }) => Stage::Complete,
-            (None, Progress { failed: true, .. }) => Stage::Failed,
-            (None, _) if workload.paused => Stage::Paused,
-            (None, _) => Stage::Going,
+        let rollout = match (rolled_back(state, workload), progress) {
+            (Some(why), _) => Rollout::Back(why.into()),
+            (None, Progress { complete: true, .. }) => Rollout::Complete,
+            (None, Progress { failed: true, .. }) => Rollout::Failed,
+            (None, _) if workload.paused => Rollout::Paused,
+            (None, _) => Rollout::Going,
         };
         let here = Figures {
             updated_steady: 0,
@@ -91,7 +92,7 @@ impl Pods {
             here,
             available: progress.available,
             progressing: progress.progressing,
-            stage,
+            rollout,
             generation: generation(state, &workload.key),
         }
     }
@@ -134,7 +135,7 @@ impl Pods {
                 "numberMisscheduled": 0,
             }),
         };
-        let is_back = matches!(self.stage, Stage::Back(_));
+        let is_back = matches!(self.rollout, Rollout::Back(_));
         if workload.key.kind != WorkloadKind::Deployment && is_back {
             let conditions = self.conditions(&workload.key);
             shown["conditions"] = json!([conditions[1]]);
@@ -156,20 +157,20 @@ impl Pods {
                 "Deployment does not have minimum availability.".to_owned(),
             ),
         };
-        let progressing = match &self.stage {
+        let progressing = match &self.rollout {
             // Clients of Kubernetes take this reason for a failure.
-            Stage::Back(why) => {
+            Rollout::Back(why) => {
                 flag.yes = false;
                 let message = format!("{} Rolled back: {why}.", timed_out(key));
                 ("ProgressDeadlineExceeded", message)
             }
-            Stage::Complete => (
+            Rollout::Complete => (
                 "NewReplicaSetAvailable",
                 format!("Deployment {name:?} has successfully progressed."),
             ),
-            Stage::Failed => ("ProgressDeadlineExceeded", timed_out(key)),
-            Stage::Paused => ("DeploymentPaused", "Deployment is paused".to_owned()),
-            Stage::Going => (
+            Rollout::Failed => ("ProgressDeadlineExceeded", timed_out(key)),
+            Rollout::Paused => ("DeploymentPaused", "Deployment is paused".to_owned()),
+            Rollout::Going => (
                 "ReplicaSetUpdated",
                 format!("Deployment {name:?} is progressing."),
             ),

@@ -224,10 +224,10 @@ pub(in crate::spec) fn make(
     for ordinal in first..first.saturating_add(replicas) {
         let one = made.pod(&pod, ordinal, &spec);
         if let Some(name) = &one.metadata.name {
-            made.workload.pods.push(PodKey {
-                namespace: made.workload.key.namespace.clone(),
-                name: name.as_str().into(),
-            });
+            made.workload.pods.push(PodKey::new(
+                made.workload.key.namespace.clone(),
+                name.as_str(),
+            ));
         }
         made.pods.push(one);
         for (index, claim) in spec.volume_claim_templates.iter().enumerate() {

@@ -39,7 +39,8 @@ pub(super) fn daemon(spec: &Spec, path: &Path<'_>, report: &Report) -> Update {
                 && !unavailable.is_some_and(is_zero)
             {
                 let at = path.field("rollingUpdate");
-                let detail = "may not be set when `maxUnavailable` is not 0, as it is by default";
+                let detail =
+                    "may not be set unless `maxUnavailable` is 0, and that is 1 by default";
                 report.forbidden(&at.field("maxSurge"), detail);
             }
             update

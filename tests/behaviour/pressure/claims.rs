@@ -5,10 +5,7 @@ use coracle::plan::event::{Claim, Claims};
 use coracle::spec::PodKey;
 
 fn key(name: &str) -> PodKey {
-    PodKey {
-        namespace: "default".into(),
-        name: name.into(),
-    }
+    PodKey::new("default", name)
 }
 
 /// A pod that uses the claim `data`.

@@ -276,10 +276,10 @@ impl Jobs {
         for (index, number) in new {
             let Some(first) = first else { continue };
             let name = first.key.name.strip_suffix("0-0").unwrap_or_default();
-            let key = PodKey {
-                namespace: first.key.namespace.clone(),
-                name: format!("{name}{index}-{number}").into(),
-            };
+            let key = PodKey::new(
+                first.key.namespace.clone(),
+                format!("{name}{index}-{number}"),
+            );
             if taken.contains(&key) {
                 continue;
             }
