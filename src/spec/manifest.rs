@@ -53,7 +53,7 @@ impl Manifest {
         Some(&self.labels[at.ok()?].1)
     }
 
-    /// The value of an annotation. `name` is one that JSON has no other form of.
+    /// The value of an annotation. `name` has nothing that JSON escapes.
     pub fn annotation(&self, name: &str) -> Option<String> {
         // Most pods have none of those that coracle knows.
         let may_have = self.metadata.contains(name);

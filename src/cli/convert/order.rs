@@ -77,7 +77,7 @@ pub(super) fn counts_as_healthy(name: &str) -> String {
 /// What a pod waits for before it starts.
 #[derive(Default)]
 pub(super) struct Waits {
-    /// Each with what is waited for, and whether its pod is to be waited for again.
+    /// The pods, what of each is waited for, and whether it is waited for again once it has gone.
     items: Vec<(String, &'static str, bool)>,
     pub(super) lost: Entries,
 }

@@ -51,7 +51,7 @@ const TOP: [&str; 8] = [
     "name", "version", "services", "volumes", "secrets", "configs", "networks", "include",
 ];
 
-/// What is carried over of a network, or is so anyway, or says nothing.
+/// Settings of a network that are carried over, hold anyway, or have no effect.
 const NETWORK: &[&str] = &[
     "attachable",
     "driver",

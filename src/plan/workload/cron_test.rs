@@ -149,7 +149,7 @@ fn a_run_begins_when_it_is_due_and_on_disk_and_nothing_wakes_before() {
     let job = WorkloadKey {
         kind: WorkloadKind::Job,
         namespace: "default".into(),
-        name: job.to_owned().into(),
+        name: job.into(),
     };
     let made = &world.state.workloads.crons.made[&job];
     let shown: serde_json::Value = serde_json::from_str(&made.workload.manifest).unwrap();

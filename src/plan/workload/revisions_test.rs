@@ -516,7 +516,7 @@ fn the_texts_are_limited_together() {
     let of = |name: usize| {
         let key = WorkloadKey {
             kind: WorkloadKind::Deployment,
-            namespace: String::new().into(),
+            namespace: "".into(),
             name: name.to_string().into(),
         };
         let history = History {

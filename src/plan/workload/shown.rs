@@ -11,7 +11,7 @@ use crate::spec::{Workload, WorkloadKind};
 /// Annotation of a shown document: why something else is in force than its file says.
 const REVISION_NOTE: &str = "coracle.dev/in-force";
 
-/// A document as clients see it. It is kept in memory, and made into JSON where that is asked for.
+/// A document as clients see it, small in memory. It becomes JSON when a client asks for it.
 #[derive(Debug, Clone)]
 pub struct Shown {
     /// The document.
