@@ -33,7 +33,6 @@ class Scenario:
 
     def run(self, machine, count):
         machine.deadline = time.monotonic() + self.seconds * machine.arch.slow * (1 if self.count is None else count or self.count)
-        machine.notes = []
         if self.count is None:
             self.function(machine)
         else:

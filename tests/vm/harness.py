@@ -262,6 +262,7 @@ class Session:
             made = f" (and {prepared - begin:.1f} s for the machine)" if prepared - begin > 1 else ""
             self.lines.append(f"{scenario.full_name:<44} ok      {seconds:5.1f} s{made}")
             self.lines += [f"  {note}" for note in machine.notes]
+            machine.notes = []
             return True
         except Exception as problem:  # Whatever the problem is, the other scenarios run.
             self.lines.append(f"{scenario.full_name:<44} failed  {time.monotonic() - begin:5.1f} s")

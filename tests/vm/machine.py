@@ -15,6 +15,10 @@ from pathlib import Path
 # These limits are long, because the machine is emulated and its host may be busy.
 BOOT_SECONDS = 300
 COMMAND_SECONDS = 30
+# Emulated processors rarely hang as the kernel boots, each waiting for the other. Its watchdog reports each of them every 28 s;
+# one report may only mean that the host is busy.
+STUCK_REPORTS = 3
+STUCK_BOOTS = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +72,8 @@ class Machine:
         self.kernel_file = kernel_file or self.parts / "vmlinuz"
         self.qemu = self.channel = None
         self.pending = b""
+        # How it was last switched on, and the size of the console's log then.
+        self.started, self.console_before = {}, 0
         self.number = 0
         self.deadline = None
         # The measurements of the current scenario.
@@ -92,6 +98,7 @@ class Machine:
     def start(self, clock=None, shell=False):
         """Switches the machine on. `clock`: the time of the battery-backed clock, as `2030-01-01T00:00:00`."""
         assert self.qemu is None, "the machine is on"
+        self.started, self.console_before = {"clock": clock, "shell": shell}, self._console_size()
         ours, theirs = socket.socketpair()
         own = [(self.folder / f"{name}.qcow2", "qcow2") for name in ("root", "data", "swap")]
         disks = {"disk": own, "squash": [(self.parts / "squash.img", "raw"), *own[1:]], "ram": []}[self.root]
@@ -140,10 +147,35 @@ class Machine:
         self.channel, self.pending = ours, b""
 
     def wait_booted(self, seconds=BOOT_SECONDS):
-        """Waits until the machine answers."""
-        end = self._end(seconds)
-        while not self._line(end, "the machine to boot").startswith("ready "):
-            pass
+        """Waits until the machine answers. One whose processors are stuck is switched off and on again; the scenario gets that time back."""
+        for boot in range(STUCK_BOOTS + 1):
+            begin = time.monotonic()
+            end = self._end(seconds)
+            give_up = self._stuck if boot < STUCK_BOOTS else None
+            line = ""
+            while line is not None and not line.startswith("ready "):
+                line = self._line(end, "the machine to boot", give_up)
+            if line is not None:
+                return
+            lost = time.monotonic() - begin
+            self.notes.append(f"its processors were stuck as it booted; switched off and on again after {lost:.0f} s")
+            self.power_cut()
+            if self.deadline is not None:
+                self.deadline += lost
+            self.start(**self.started)
+
+    def _console_size(self):
+        log = self.folder / "console.log"
+        return log.stat().st_size if log.exists() else 0
+
+    def _stuck(self):
+        """Whether the kernel has said since the machine was switched on that its processors are stuck."""
+        log = self.folder / "console.log"
+        if self._console_size() <= self.console_before:
+            return False
+        with open(log, "rb") as file:
+            file.seek(self.console_before)
+            return file.read().count(b"soft lockup") >= STUCK_REPORTS
 
     def wait_off(self, seconds):
         """Waits until the machine has switched itself off."""
@@ -280,11 +312,17 @@ class Machine:
             except (BrokenPipeError, ConnectionResetError):
                 raise Failed("the machine is off") from None
 
-    def _line(self, end, what):
+    def _line(self, end, what, give_up=None):
+        """The next line, or `None` when `give_up`, which is asked every few seconds, says so."""
         while b"\n" not in self.pending:
             left = end - time.monotonic()
-            if left <= 0 or not select.select([self.channel], [], [], left)[0]:
+            wait = left if give_up is None else min(left, 5)
+            if left <= 0:
                 raise Failed(f"no answer in time; waited for {what}")
+            if not select.select([self.channel], [], [], wait)[0]:
+                if give_up is not None and give_up():
+                    return None
+                continue
             try:
                 data = self.channel.recv(1 << 16)
             except ConnectionResetError:
