@@ -307,13 +307,21 @@ pub(super) fn step(
     })
 }
 
-/// Makes the folder of the pins, and keeps them out of other mount namespaces.
+/// Makes the folder of the pins, and keeps them out of other mount namespaces. One with pins is left as it is: they
+/// would be hidden by another mount.
 pub(super) fn pins(folder: &Path) -> Result<(), NetworkError> {
-    crate::sys::file::make_dirs(folder, 0o700)
-        .and_then(|()| crate::sys::mount::make_private(folder))
-        .map_err(|source| NetworkError::File {
-            action: "prepare the folder of network namespaces",
-            path: folder.to_owned(),
-            source,
-        })
+    let prepare = || {
+        crate::sys::file::make_dirs(folder, 0o700)?;
+        for entry in std::fs::read_dir(folder)? {
+            if crate::sys::netns::is_pin(&entry?.path()) {
+                return Ok(());
+            }
+        }
+        crate::sys::mount::make_private(folder)
+    };
+    prepare().map_err(|source| NetworkError::File {
+        action: "prepare the folder of network namespaces",
+        path: folder.to_owned(),
+        source,
+    })
 }

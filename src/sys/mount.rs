@@ -63,19 +63,32 @@ pub fn make_private(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Unmounts a mount point and everything below it in this mount namespace only, after a copy of the table was made
-/// (`unshare`). A missing mount point is fine.
-pub fn let_go(path: &Path) -> io::Result<()> {
+/// Unmounts what is mounted right in a folder, in this mount namespace only, after a copy of the table was made
+/// (`unshare`). The folder's own mount stays: its parent may have peers in other namespaces, where an unmount takes
+/// effect, too, on a mount that has none below it (mount_namespaces(7)). A folder that is no mount point is left as
+/// it is.
+pub fn let_go(folder: &Path) -> io::Result<()> {
     let private = MsFlags::MS_PRIVATE | MsFlags::MS_REC;
-    match mount(None::<&str>, path, None::<&str>, private, None::<&str>) {
+    match mount(None::<&str>, folder, None::<&str>, private, None::<&str>) {
         Ok(()) => {}
         Err(Errno::EINVAL | Errno::ENOENT) => return Ok(()),
         Err(errno) => return Err(errno.into()),
     }
-    Ok(umount2(
-        path,
-        MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW,
-    )?)
+    for entry in std::fs::read_dir(folder)? {
+        unmount(&entry?.path())?;
+    }
+    Ok(())
+}
+
+/// Unmounts all mounts on `path`, lazily, with what is mounted below them; a missing one is fine.
+pub fn unmount(path: &Path) -> io::Result<()> {
+    loop {
+        match umount2(path, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW) {
+            Ok(()) => {}
+            Err(Errno::EINVAL | Errno::ENOENT) => return Ok(()),
+            Err(errno) => return Err(errno.into()),
+        }
+    }
 }
 
 /// Mounts a tmpfs, kept out of swap if `noswap` asks for it and the kernel supports it (Linux 6.4). A mounted one

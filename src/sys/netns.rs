@@ -8,8 +8,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::thread;
 
-use nix::errno::Errno;
-use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
 
 use super::user_namespace::Holder;
@@ -63,14 +62,7 @@ where
 
 /// Removes a pin; the namespace ends with its last process. A missing pin is fine.
 pub fn unpin(pin: &Path) -> io::Result<()> {
-    loop {
-        match umount2(pin, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW) {
-            // Mounts below it go, too.
-            Ok(()) => {}
-            Err(Errno::EINVAL | Errno::ENOENT) => break,
-            Err(errno) => return Err(errno.into()),
-        }
-    }
+    super::mount::unmount(pin)?;
     match std::fs::remove_file(pin) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other,

@@ -99,6 +99,7 @@ impl Agent {
         for part in ["manifests", "preload", "config.d"] {
             fs::create_dir_all(root.join(part)).expect("temp dir");
         }
+        share(&root);
         fs::write(root.join("config.d/00-never-short.conf"), NEVER_SHORT).expect("temp dir");
         if wrapper.is_some() {
             // A wrapped agent has mounts of its own; live shims and the next agent must see this one, as on any node.
@@ -519,6 +520,14 @@ impl Agent {
             .join(below)
             .join(file)
     }
+}
+
+/// Has mounts in a folder spread to other mount namespaces and back, as systemd does for the whole node.
+fn share(folder: &Path) {
+    use nix::mount::{MsFlags, mount};
+    let none = None::<&str>;
+    mount(Some(folder), folder, none, MsFlags::MS_BIND, none).expect("mounted");
+    mount(none, folder, none, MsFlags::MS_SHARED, none).expect("shared");
 }
 
 impl Drop for Agent {

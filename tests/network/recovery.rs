@@ -135,6 +135,35 @@ fn a_pod_removed_while_no_agent_runs_leaves_no_interface_and_no_rule() {
 }
 
 #[test]
+fn a_pod_on_the_nodes_network_that_starts_first_leaves_the_namespaces_of_others_in_place() {
+    let (world, _) = with_server();
+    let agent = &world.agent;
+    agent.remove("a.yaml");
+    agent.wait_gone("a");
+    let folder = agent.root.join("run/netns").display().to_string();
+    let mounts = || {
+        let table = std::fs::read_to_string("/proc/self/mountinfo").expect("proc");
+        let at = table.lines().filter_map(|line| line.split(' ').nth(4));
+        at.filter(|at| *at == folder).count()
+    };
+    assert_eq!(mounts(), 1);
+    let host = shell_pod("host", "exec sleep 1000", "  hostNetwork: true\n", "");
+    agent.write("host.yaml", &host);
+    agent.wait_running("host");
+    assert_eq!(mounts(), 1, "the pod's shim unmounted the agent's folder");
+    let ports = "    ports: [{containerPort: 8000, hostPort: 9000}]\n";
+    let ips = world.start_server("a", &who_pod("a", 8000, "", ports));
+    agent.kill_and_restart();
+    world.node().ip(&format!("link del {BRIDGE}"));
+    works(&world, &ips);
+    agent.remove("a.yaml");
+    agent.wait_gone("a");
+    agent.remove("host.yaml");
+    agent.wait_gone("host");
+    assert_eq!(agent.leftovers(), Vec::<String>::new());
+}
+
+#[test]
 fn after_a_power_cut_everything_is_made_again() {
     let (world, ips) = with_server();
     world.agent.power_cut();
