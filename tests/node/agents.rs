@@ -84,10 +84,10 @@ fn one_of_each(agent: &Agent) {
     }
 }
 
-/// Mounts at and below the agent's directories, and its cgroups.
+/// Mounts in the agent's directories, and its cgroups.
 fn mounts_and_cgroups(agent: &Agent) -> Vec<String> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").expect("proc");
-    let root = agent.root.display().to_string();
+    let root = format!("{}/", agent.root.display());
     let mounts = mounts.lines().filter(|line| line.contains(&root));
     let mut left: Vec<String> = mounts.map(str::to_owned).collect();
     let folders = agent.cgroup_folders().into_iter();

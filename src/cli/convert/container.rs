@@ -89,8 +89,10 @@ pub(super) fn container(work: &Work<'_>, service: &Value, name: &str, pod: &mut 
             set(&mut all, field, Value::Bool(true));
         }
     }
-    for (key, _) in entries(Some(service)) {
-        if key.starts_with("x-") || KNOWN.contains(&format!(" {key} ")) {
+    for (key, value) in entries(Some(service)) {
+        // Pods have the node's users unless they ask for others.
+        let holds = key == "userns_mode" && value.scalar_text().as_deref() == Some("host");
+        if holds || key.starts_with("x-") || KNOWN.contains(&format!(" {key} ")) {
             continue;
         }
         let why = INSTEAD.iter().find(|(known, _)| known == key);
@@ -395,11 +397,15 @@ fn of_pod(work: &Work<'_>, service: &Value, pod: &mut Pod) {
 
 /// The annotation that asks for devices. Docker takes a directory for all devices in it.
 fn devices(work: &Work<'_>, service: &Value, name: &str, pod: &mut Pod, all: &mut Entries) {
-    const FOLDERS: [(&str, &str); 4] = [
+    const FOLDERS: [(&str, &str); 8] = [
         ("/dev/snd", "/dev/snd/*:/dev/snd/"),
         ("/dev/dri", "/dev/dri/*:/dev/dri/"),
         ("/dev/input", "/dev/input/event*:/dev/input/"),
         ("/dev/bus/usb", "/dev/bus/usb/*/*:/dev/bus/usb/"),
+        ("/dev/dvb", "/dev/dvb/*/*:/dev/dvb/"),
+        ("/dev/dma_heap", "/dev/dma_heap/*:/dev/dma_heap/"),
+        ("/dev/infiniband", "/dev/infiniband/*:/dev/infiniband/"),
+        ("/dev/net", "/dev/net/*:/dev/net/"),
     ];
     let mut wanted = Vec::new();
     for item in items(service.get("devices")) {
@@ -413,14 +419,14 @@ fn devices(work: &Work<'_>, service: &Value, name: &str, pod: &mut Pod, all: &mu
             )
         });
         let bare = written.trim_end_matches(':').replace("::", ":");
-        let source = bare
-            .split(':')
-            .next()
-            .unwrap_or_default()
-            .trim_end_matches('/');
+        let place = bare.split(':').next().unwrap_or_default();
+        let source = place.trim_end_matches('/');
         let folder = FOLDERS.iter().find(|(folder, _)| *folder == source);
         match folder {
             Some((_, entry)) => wanted.push((*entry).to_owned()),
+            None if place.ends_with('/') && source.starts_with("/dev/") => {
+                wanted.push(format!("{source}/*:{source}/"));
+            }
             None if source.starts_with("/dev/") && !bare.contains([',', '\n', '*', '?', '[']) => {
                 wanted.push(bare);
             }

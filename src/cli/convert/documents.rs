@@ -9,7 +9,7 @@ use super::names::{self, Group, Named};
 use super::order::{Waits, after};
 use super::plan::Plan;
 use super::project::Project;
-use super::tree::{COMMENT, Commented, map, number, scalar, set, text};
+use super::tree::{COMMENT, Commented, Entries, map, number, scalar, set, text};
 use super::words::object_name;
 use super::work::{Pod, Shared, Work};
 use super::{File, Output, Source};
@@ -121,6 +121,9 @@ fn pod<'p>(
             None => planned.object.clone(),
         };
         let mut made = container(&work, service, &named, &mut pod);
+        if *member != name {
+            of_restarts(&work, service, &mut made);
+        }
         let mode = scalar(service, "network_mode").filter(|mode| mode.contains(':'));
         if let (Some(mode), true) = (mode, planned.head == *member) {
             let what = format_args!(
@@ -143,7 +146,8 @@ fn pod<'p>(
                 is_step: true,
                 ..work
             };
-            let init = container(&work, planned.service, &planned.object, &mut pod);
+            let mut init = container(&work, planned.service, &planned.object, &mut pod);
+            of_restarts(&work, planned.service, &mut init);
             pod.inits.push(init);
             waits.add(&work, plan, members, planned.service);
         }
@@ -171,8 +175,9 @@ fn pod<'p>(
         members,
         is_step: false,
     };
+    limits_of_restarts(&work, head.service, &mut pod.spec);
     match replicas {
-        None => restart(&work, head.service, &mut pod),
+        None => restart(head.service, &mut pod),
         Some(_) => deployment::suit(&work, policy(head.service).0, &mut pod),
     }
     if let Some(all) = waits.text() {
@@ -275,37 +280,47 @@ fn policy(service: &Value) -> (&'static str, Option<String>) {
     (policy, written)
 }
 
-fn restart(work: &Work<'_>, service: &Value, pod: &mut Pod) {
+/// Like [`limits_of_restarts`], at a container that is not its pod's first.
+fn of_restarts(work: &Work<'_>, service: &Value, container: &mut Value) {
+    if let Value::Map(container) = container {
+        limits_of_restarts(work, service, container);
+    }
+}
+
+/// Says what of a restart policy no container of a pod has.
+fn limits_of_restarts(work: &Work<'_>, service: &Value, place: &mut Entries) {
     let deploy = service.get("deploy").and_then(|d| d.get("restart_policy"));
     for key in ["delay", "max_attempts", "window"] {
         if deploy.is_some_and(|policy| policy.get(key).is_some()) {
             let what = format_args!(
                 "deploy.restart_policy.{key}: retries are not limited, and wait longer each time"
             );
-            work.lost(&mut pod.spec, what);
+            work.lost(place, what);
         }
     }
+    match policy(service) {
+        ("OnFailure", Some(word)) if word.contains(':') => {
+            work.lost(
+                place,
+                format_args!("restart: {word}: retries are not limited"),
+            );
+        }
+        ("Never", Some(word)) if !ONCE.contains(&&*word) => {
+            let what = format_args!("restart: {word}: there is no such policy; it runs once");
+            work.lost(place, what);
+        }
+        _ => {}
+    }
+}
+
+fn restart(service: &Value, pod: &mut Pod) {
     let (policy, written) = policy(service);
     if policy == "Always" {
         return;
     }
     set(&mut pod.spec, "restartPolicy", text(policy));
-    match written.as_deref() {
-        Some(word) if policy == "Never" && !ONCE.contains(&word) => {
-            let what = format_args!(
-                "restart: {word}: there is no such policy; it runs once after each boot"
-            );
-            work.lost(&mut pod.spec, what);
-        }
-        None => {
-            let hint =
-                "no `restart` is set, so it runs once after each boot; Always keeps it running";
-            pod.spec.comment(hint.to_owned());
-        }
-        Some(word) if word.contains(':') => {
-            let what = format_args!("restart: {word}: retries are not limited");
-            work.lost(&mut pod.spec, what);
-        }
-        Some(_) => {}
+    if written.is_none() {
+        let hint = "no `restart` is set, so it runs once after each boot; Always keeps it running";
+        pod.spec.comment(hint.to_owned());
     }
 }

@@ -30,12 +30,23 @@ pub(super) fn probes(work: &Work<'_>, service: &Value, container: &mut Entries) 
     if command.is_empty() {
         return;
     }
+    for key in ["interval", "timeout", "start_period", "start_interval"] {
+        if let Some(given) = scalar(check, key).filter(|text| seconds(text).is_none()) {
+            let what = format_args!("healthcheck.{key}: {given}: it is no duration such as 1m30s");
+            work.lost(container, what);
+        }
+    }
     let time = |key: &str, otherwise: u32| {
         let given = scalar(check, key).and_then(|text| seconds(&text));
         given.filter(|s| *s > 0).unwrap_or(otherwise)
     };
-    let retries = scalar(check, "retries").and_then(|n| n.parse::<u32>().ok());
-    let retries = retries.filter(|n| *n > 0).unwrap_or(3);
+    let given = scalar(check, "retries");
+    let retries = given.as_deref().map(str::parse::<u32>);
+    if let (Some(given), Some(Err(_))) = (&given, &retries) {
+        let what = format_args!("healthcheck.retries: {given}: it is no number");
+        work.lost(container, what);
+    }
+    let retries = retries.and_then(Result::ok).filter(|n| *n > 0).unwrap_or(3);
     let interval = time("interval", 30);
     let probe = |period: u32, failures: u32| {
         let mut probe = Entries::new();

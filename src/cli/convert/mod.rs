@@ -132,6 +132,19 @@ enum Given {
     Line(Vec<String>),
 }
 
+impl Given {
+    /// Whether something of it is compose's, which reads a `.env` beside its files.
+    fn has_compose(&self) -> bool {
+        match self {
+            Self::Line(_) => false,
+            Self::Files(files) => {
+                let mut kinds = files.iter().map(|(name, content)| Kind::of(name, content));
+                kinds.any(|kind| kind == Kind::Compose)
+            }
+        }
+    }
+}
+
 /// Converts what was given. `name` is that of the project.
 fn convert(
     given: &Given,
@@ -253,12 +266,16 @@ pub(super) fn run(args: &ConvertArgs) -> Result<ExitCode> {
         let bytes = file::read_bounded(&place, MAX_NAMED);
         bytes.map_err(|error| format!("`{}`: {error}", place.display()))
     };
+    let given = match args.line.is_empty() {
+        false => Given::Line(args.line.clone()),
+        true => Given::Files(contents(&paths)?),
+    };
     let own = |name: &str| std::env::var(name).ok();
     let mut set = Vec::new();
     let mut missing = Vec::new();
     let env_files = match args.env_file.is_empty() {
-        true if paths.is_empty() || !folder.join(".env").exists() => Vec::new(),
-        true => vec![folder.join(".env")],
+        true if given.has_compose() && folder.join(".env").exists() => vec![folder.join(".env")],
+        true => Vec::new(),
         false => args.env_file.clone(),
     };
     for path in env_files {
@@ -285,10 +302,6 @@ pub(super) fn run(args: &ConvertArgs) -> Result<ExitCode> {
         folder: &folder.to_string_lossy(),
         profiles: &args.profile,
         missing: &missing,
-    };
-    let given = match args.line.is_empty() {
-        false => Given::Line(args.line.clone()),
-        true => Given::Files(contents(&paths)?),
     };
     let converted = convert(
         &given,

@@ -283,7 +283,7 @@ fn same(key: &str, value: &str, service: &mut Entries) -> Result<bool, String> {
         return Ok(true);
     }
     if let Some((_, list)) = WORDS.iter().find(|(name, _)| *name == key) {
-        for word in split_unit(value)? {
+        for word in split_unit(value) {
             push(service, list, text(word));
         }
         return Ok(true);
@@ -312,7 +312,7 @@ fn same(key: &str, value: &str, service: &mut Entries) -> Result<bool, String> {
             }
         }
         "PodmanArgs" | "GlobalArgs" => {
-            options(&split_unit(value)?, service)?;
+            options(&split_unit(value), service)?;
         }
         _ => return Ok(false),
     }
@@ -344,7 +344,7 @@ fn container(unit: &Unit, units: &[Unit]) -> Result<Entries, String> {
         match &**key {
             "Image" => image(unquoted(value), units, &mut service).map_err(of)?,
             "EnvironmentFile" => {
-                for word in split_unit(value).map_err(of)? {
+                for word in split_unit(value) {
                     let path = word.strip_prefix('-');
                     let mut file = raw_file(path.unwrap_or(&word));
                     if let (Value::Map(file), Some(_)) = (&mut file, path) {
@@ -353,16 +353,12 @@ fn container(unit: &Unit, units: &[Unit]) -> Result<Entries, String> {
                     push(&mut service, "env_file", file);
                 }
             }
-            "Exec" => set(
-                &mut service,
-                "command",
-                texts(split_unit(value).map_err(of)?),
-            ),
+            "Exec" => set(&mut service, "command", texts(split_unit(value))),
             "Entrypoint" => {
                 let value = unquoted(value);
                 let words = match value.starts_with('[') {
                     true => serde_json::from_str(value).unwrap_or_else(|_| vec![value.to_owned()]),
-                    false => split_unit(value).map_err(of)?,
+                    false => split_unit(value),
                 };
                 set(&mut service, "entrypoint", texts(words));
             }

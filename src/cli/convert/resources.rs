@@ -18,7 +18,8 @@ pub(super) fn resources(work: &Work<'_>, service: &Value, all: &mut Entries) {
     };
     let mut lost = Vec::new();
     let mut read = |what: &str, given: Option<String>, by: fn(&str) -> Option<String>| {
-        let given = given?;
+        // Nothing is no limit.
+        let given = given.filter(|text| text.trim().parse::<f64>() != Ok(0.0))?;
         let read = by(&given);
         if read.is_none() {
             lost.push(format!("{what}: {given}"));
