@@ -25,7 +25,7 @@ pub(crate) async fn patch_node(
     dry_run: bool,
 ) -> Result<Response<Body>, ApiError> {
     let kind = PatchKind::of(&request)?;
-    let key = (String::new(), name.to_owned());
+    let key = ("".into(), name.into());
     let shown = || {
         let found = context.store.get(Kind::Nodes, &key);
         found.ok_or_else(|| ApiError::not_found("nodes", name))
@@ -87,10 +87,11 @@ pub(crate) async fn drain(
             let selector = Selector::from_query(query, Kind::Pods, None)?;
             let (_, shown) = context.store.list(Kind::Pods);
             let chosen = shown.iter().filter(|pod| selector.matches(pod));
-            let key = |(namespace, name): &(String, String)| {
-                PodKey::new(namespace.as_str(), name.as_str())
-            };
-            Some(chosen.map(|pod| key(&pod.key)).collect::<BTreeSet<_>>())
+            let keys = chosen.map(|pod| {
+                let (namespace, name) = pod.key.clone();
+                PodKey::new(namespace, name)
+            });
+            Some(keys.collect::<BTreeSet<_>>())
         }
     };
     let grace: Option<u64> = query.number("gracePeriodSeconds")?;

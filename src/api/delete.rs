@@ -56,7 +56,7 @@ pub(super) async fn delete(
     context: &Context,
     (namespace, name): (&str, &str),
 ) -> Result<Bytes, ApiError> {
-    let key = (namespace.to_owned(), name.to_owned());
+    let key = (namespace.into(), name.into());
     let missing = || ApiError::not_found("pods", name);
     let object = context.store.get(Kind::Pods, &key).ok_or_else(missing)?;
     options.preconditions(&object)?;
@@ -70,8 +70,8 @@ pub(super) async fn delete(
         return Ok(rehearsed(&object, grace).into());
     }
     ask(context, |reply| Command::DeletePod {
-        namespace: key.0.clone(),
-        name: key.1.clone(),
+        namespace: key.0.to_string(),
+        name: key.1.to_string(),
         grace_ms: grace.map(|s| s.saturating_mul(1000)),
         force: force || grace == Some(0),
         reply,

@@ -32,7 +32,7 @@ pub(crate) async fn answer(
     let manner = manner(&request)?;
     let body: Value = serde_json::from_slice(request.body())
         .map_err(|error| ApiError::bad_request(format!("the request body is not JSON: {error}")))?;
-    let key = (namespace.to_owned(), name.to_owned());
+    let key = (namespace.into(), name.into());
     let missing = || ApiError::not_found("pods", name);
     let object = context.store.get(Kind::Pods, &key).ok_or_else(missing)?;
     let mut current: Value = serde_json::from_slice(&object.json())
@@ -59,8 +59,8 @@ pub(crate) async fn answer(
         ))
     })?;
     ask(context, |reply| Command::SetEphemeral {
-        namespace: key.0.clone(),
-        name: key.1.clone(),
+        namespace: key.0.to_string(),
+        name: key.1.to_string(),
         containers,
         dry_run,
         reply,

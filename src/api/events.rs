@@ -1,8 +1,8 @@
 //! Kubernetes events: a bounded list. A repeated event is counted, and many similar events are combined (the kubelet's
 //! `pkg/kubelet/events`), so that one noisy pod does not push out the events of others.
 //!
-//! Each event is a line of text. A new or updated event appends a line, and the list is made of the newest lines: it can
-//! be restored from them. The objects that clients see are made of the lines when they are asked for.
+//! Each event is a line of text in a log. A new or updated event appends a line, and the list is what the newest lines
+//! say: it can be restored from them. The objects that clients see are made when they are asked for.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -104,8 +104,10 @@ struct Seen {
     message: u64,
     /// The version of its object, and that of its first occurrence.
     versions: (u64, u64),
-    /// Its [`Line`], with the newline.
-    line: Arc<str>,
+    /// The record, as [`short`] writes it.
+    record: Box<str>,
+    /// The size of its line.
+    bytes: usize,
 }
 
 /// All of an event.
@@ -124,7 +126,7 @@ pub(crate) struct Recorded {
     /// Events that were dropped.
     pub(crate) forgotten: Vec<Object>,
     /// The line to append to the log, with its newline.
-    pub(crate) line: Arc<str>,
+    pub(crate) line: String,
 }
 
 /// All events as one piece of memory.
@@ -181,11 +183,9 @@ impl EventRing {
             combined,
             record,
         };
-        let mut text = serde_json::to_string(&line).expect("plain data");
-        text.push('\n');
-        let text: Arc<str> = text.into();
+        let text = line.text();
         Recorded {
-            forgotten: self.add(&line, hashes, (version, since), Arc::clone(&text)),
+            forgotten: self.add(&line, hashes, (version, since), text.len()),
             line: text,
         }
     }
@@ -203,7 +203,7 @@ impl EventRing {
             known.and_then(|index| self.take(index));
             version += 1;
             let (hashes, versions) = (self.hashes(&line.record), (version, version));
-            self.add(&line, hashes, versions, format!("{text}\n").into());
+            self.add(&line, hashes, versions, text.len() + 1);
         }
         self.seen.shrink_to_fit();
         version
@@ -226,12 +226,13 @@ impl EventRing {
     }
 
     fn object(&self, seen: &Seen) -> Option<Object> {
-        let key = seen.read()?.key();
+        let line = seen.line()?;
+        let key = line.key();
         Some(Object {
-            uid: key.1.clone(),
+            uid: key.1.to_string(),
             key,
             body: Body::Event {
-                line: Arc::clone(&seen.line),
+                line: line.text().into(),
                 host: Arc::clone(&self.host),
             },
             version: seen.versions.0,
@@ -241,7 +242,8 @@ impl EventRing {
 
     /// All lines, oldest first.
     pub(crate) fn lines(&self) -> String {
-        self.seen.iter().map(|seen| &*seen.line).collect()
+        let lines = self.seen.iter().filter_map(Seen::line);
+        lines.map(|line| line.text()).collect()
     }
 
     /// Takes all events out.
@@ -281,7 +283,7 @@ impl EventRing {
 
     fn take(&mut self, index: usize) -> Option<Seen> {
         let seen = self.seen.remove(index)?;
-        self.bytes -= seen.line.len();
+        self.bytes -= seen.bytes;
         Some(seen)
     }
 
@@ -291,9 +293,9 @@ impl EventRing {
         line: &Line,
         (about, message): (u64, u64),
         versions: (u64, u64),
-        text: Arc<str>,
+        bytes: usize,
     ) -> Vec<Object> {
-        self.bytes += text.len();
+        self.bytes += bytes;
         self.seen.push_back(Seen {
             serial: line.serial,
             first: line.first,
@@ -303,7 +305,8 @@ impl EventRing {
             about,
             message,
             versions,
-            line: text,
+            record: short(&line.record).into(),
+            bytes,
         });
         let mut forgotten = Vec::new();
         while self.seen.len() > MAX_EVENTS || self.bytes > MAX_BYTES {
@@ -334,14 +337,49 @@ fn shortened(message: &str) -> String {
     format!("{}...", &message[..end.unwrap_or(0)])
 }
 
+/// A record without the names of its fields and without its time, which a [`Seen`] has.
+fn short(record: &EventRecord) -> String {
+    let about = (&record.namespace, &record.name, &record.uid, record.kind);
+    let said = (record.type_, &record.reason, &record.message);
+    let whole = (about, &record.field_path, said, &record.annotations);
+    serde_json::to_string(&whole).expect("plain data")
+}
+
 impl Seen {
-    /// Reads it again; never `None`, as it was written here.
-    fn read(&self) -> Option<Line> {
-        serde_json::from_str(&self.line).ok()
+    /// Its line; never `None`, as the record was written here.
+    fn line(&self) -> Option<Line> {
+        let (about, field_path, said, annotations) = serde_json::from_str(&self.record).ok()?;
+        let (namespace, name, uid, kind) = about;
+        let (type_, reason, message) = said;
+        Some(Line {
+            serial: self.serial,
+            first: self.first,
+            count: self.count,
+            combined: self.combined,
+            record: EventRecord {
+                namespace,
+                name,
+                uid,
+                kind,
+                field_path,
+                type_,
+                reason,
+                message,
+                annotations,
+                at: self.last,
+            },
+        })
     }
 }
 
 impl Line {
+    /// As it is in the log, with the newline.
+    fn text(&self) -> String {
+        let mut text = serde_json::to_string(self).expect("plain data");
+        text.push('\n');
+        text
+    }
+
     fn name(&self) -> String {
         format!(
             "{}.{:x}.{:x}",
@@ -351,7 +389,7 @@ impl Line {
 
     /// Namespace and name.
     fn key(&self) -> Key {
-        (self.record.namespace.clone(), self.name())
+        (self.record.namespace.as_str().into(), self.name().into())
     }
 
     fn event(&self, host: &str) -> Event {
@@ -415,7 +453,7 @@ mod tests {
             time: crate::types::Time(u64::from(second) * 1000),
             wall: crate::types::Wall(i64::from(second) * 1_000_000),
         };
-        let version = ring.newer(0).last().map_or(0, |last| last.version) + 1;
+        let version = ring.seen.back().map_or(0, |last| last.versions.0) + 1;
         let record = EventRecord {
             namespace: "default".into(),
             name: "web".into(),
@@ -432,10 +470,10 @@ mod tests {
     }
 
     fn shown(ring: &EventRing) -> Vec<(String, i32)> {
-        let row = |e: Event| (e.message.unwrap(), e.count.unwrap());
+        let row = |line: Line| (line.record.message, line.count);
         ring.seen
             .iter()
-            .map(|seen| row(event(&seen.line)))
+            .map(|seen| row(seen.line().unwrap()))
             .collect()
     }
 
@@ -499,12 +537,15 @@ mod tests {
             assert_eq!(shown(&again), expected, "cut at {cut}");
             record(&mut again, "new", 9);
             let name = &again.newer(0).pop().unwrap().key.1;
-            assert!(!lines.contains(name), "a name is given once");
+            assert!(!lines.contains(&**name), "a name is given once");
         }
         let mut again = EventRing::default();
         assert_eq!(again.restore(lines.as_bytes(), 7), 11);
         assert_eq!(again.lines(), ring.lines());
-        let newest = again.seen.back().map(|seen| event(&seen.line));
+        let newest = again
+            .seen
+            .back()
+            .map(|seen| seen.line().unwrap().event("node"));
         let annotations = newest.and_then(|c| c.metadata.annotations);
         assert_eq!(annotations.unwrap()["about"], "it: c");
     }

@@ -14,6 +14,7 @@ use serde_json::Value;
 
 use super::events;
 use crate::plan::workload::Shown;
+use crate::spec::WorkloadKey;
 use crate::types::{Gather, InOrder};
 
 /// Limit of removals that are kept for watchers that come back.
@@ -23,7 +24,12 @@ const MAX_REMOVED: usize = 256;
 const MAX_REMOVED_BYTES: usize = 1 << 20;
 
 /// Namespace (empty for nodes) and name.
-pub(crate) type Key = (String, String);
+pub(crate) type Key = (Arc<str>, Arc<str>);
+
+/// The key of a document, which shares its names.
+pub(crate) fn key_of(key: &WorkloadKey) -> Key {
+    (Arc::clone(&key.namespace), Arc::clone(&key.name))
+}
 
 /// One stored object.
 #[derive(Debug, Clone)]
@@ -62,8 +68,8 @@ impl Object {
     /// Takes key and UID of an object's metadata.
     pub(crate) fn new(meta: &ObjectMeta) -> Self {
         let key = (
-            meta.namespace.clone().unwrap_or_default(),
-            meta.name.clone().unwrap_or_default(),
+            meta.namespace.as_deref().unwrap_or_default().into(),
+            meta.name.as_deref().unwrap_or_default().into(),
         );
         Self::of(key, meta.uid.clone().unwrap_or_default())
     }
@@ -121,7 +127,7 @@ impl Object {
 /// A packed object.
 #[derive(Debug, Serialize, Deserialize)]
 struct Row {
-    key: Key,
+    key: (String, String),
     uid: String,
     body: PackedBody,
     version: u64,
@@ -278,7 +284,7 @@ impl Collection {
         let removed = std::mem::take(&mut self.removed);
         let mut documents = Vec::new();
         let mut row = |object: &Arc<Object>| Row {
-            key: object.key.clone(),
+            key: (object.key.0.to_string(), object.key.1.to_string()),
             uid: object.uid.clone(),
             body: match &object.body {
                 Body::Json(json) => PackedBody::Json(String::from_utf8_lossy(json).into_owned()),
@@ -299,27 +305,35 @@ impl Collection {
 
     /// Puts packed objects back. `host` is the node's name.
     pub(crate) fn unpack(&mut self, packed: &Packed, host: &Arc<str>) {
-        let object = |row: Row| {
+        // Most objects have the same namespace.
+        let mut namespace: Arc<str> = "default".into();
+        let mut object = |row: Row| {
+            if *namespace != *row.key.0 {
+                namespace = row.key.0.into();
+            }
+            let (body, key) = match row.body {
+                PackedBody::Json(json) => (Body::Json(Bytes::from(json)), None),
+                PackedBody::Event(text) => {
+                    let (line, host) = (text.into(), Arc::clone(host));
+                    (Body::Event { line, host }, None)
+                }
+                PackedBody::Document(number) => {
+                    let shown = &packed.documents[number];
+                    let body = Body::Document(Box::new(shown.clone()));
+                    (body, Some(key_of(&shown.workload.key)))
+                }
+            };
             Arc::new(Object {
-                key: row.key,
+                key: key.unwrap_or_else(|| (Arc::clone(&namespace), row.key.1.into())),
                 uid: row.uid,
-                body: match row.body {
-                    PackedBody::Json(json) => Body::Json(Bytes::from(json)),
-                    PackedBody::Event(text) => Body::Event {
-                        line: text.into(),
-                        host: Arc::clone(host),
-                    },
-                    PackedBody::Document(number) => {
-                        Body::Document(Box::new(packed.documents[number].clone()))
-                    }
-                },
+                body,
                 version: row.version,
                 since: row.since,
             })
         };
         let (objects, removed): (Vec<Row>, Vec<Row>) =
             serde_json::from_slice(&packed.rows).expect("plain data");
-        let objects = objects.into_iter().map(object);
+        let objects = objects.into_iter().map(&mut object);
         self.objects = objects.map(Stored).collect();
         self.removed = removed.into_iter().map(object).collect();
     }

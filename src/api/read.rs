@@ -128,7 +128,7 @@ fn one(
     name: &str,
     table: Option<Include>,
 ) -> Result<Response<Body>, ApiError> {
-    let key = (namespace.to_owned(), name.to_owned());
+    let key = (namespace.into(), name.into());
     let object = context
         .store
         .get(kind, &key)

@@ -60,7 +60,9 @@ impl Selector {
     /// Whether a former version of the object can have matched: its name and namespace were the same.
     pub(crate) fn may_have_matched(&self, object: &Object) -> bool {
         let mut fields = self.fields.iter();
-        self.namespace.as_ref().is_none_or(|ns| *ns == object.key.0)
+        self.namespace
+            .as_ref()
+            .is_none_or(|ns| **ns == *object.key.0)
             && fields.all(|(path, equal, value)| {
                 place(object, path).is_none_or(|found| (found == *value) == *equal)
             })

@@ -28,7 +28,7 @@ pub(crate) async fn answer(
     dry_run: bool,
 ) -> Result<Response<Body>, ApiError> {
     let kind = PatchKind::of(&request)?;
-    let key = (namespace.to_owned(), name.to_owned());
+    let key = (namespace.into(), name.into());
     let shown = || {
         let found = context.store.get(Kind::Pods, &key);
         found.ok_or_else(|| ApiError::not_found("pods", name))
@@ -40,8 +40,8 @@ pub(crate) async fn answer(
         return Ok(json_reply(pod.to_string()));
     }
     ask(context, |reply| Command::SetConditions {
-        namespace: key.0.clone(),
-        name: key.1.clone(),
+        namespace: key.0.to_string(),
+        name: key.1.to_string(),
         changes,
         reply,
     })

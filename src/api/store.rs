@@ -13,7 +13,7 @@ use smol::channel::{Receiver, Sender, bounded};
 
 use super::events::{EventRecord, EventRing};
 use super::files::FileStatus;
-use super::object::{Body, Change, Collection, Key, Object};
+use super::object::{Body, Change, Collection, Key, Object, key_of};
 use crate::plan::workload::Shown;
 use crate::spec::configuration::{Object as Document, ObjectKind};
 use crate::spec::{WorkloadKey, WorkloadKind, read_object};
@@ -158,7 +158,7 @@ impl Store {
     pub fn remove_pod(&self, namespace: &str, name: &str, uid: &str) {
         let mut inner = self.lock();
         let version = inner.version + 1;
-        let key = (namespace.to_owned(), name.to_owned());
+        let key = (namespace.into(), name.into());
         if inner.pods.remove(&key, Some(uid), version) {
             inner.changed(version);
         }
@@ -177,7 +177,7 @@ impl Store {
 
     /// Adds an event, or counts up an equal one; beyond the limit the oldest are dropped. Returns the line for
     /// [`Store::restore_events`].
-    pub fn push_event(&self, record: &EventRecord) -> Arc<str> {
+    pub fn push_event(&self, record: &EventRecord) -> String {
         let mut inner = self.lock();
         let version = inner.version + 1;
         let recorded = inner.ring.push(record, version);
@@ -258,8 +258,7 @@ impl Store {
     /// Shows a document that stands for pods. Does nothing if it is unchanged.
     pub fn upsert_workload(&self, shown: Shown) {
         let key = &shown.workload.key;
-        let name = (key.namespace.to_string(), key.name.to_string());
-        let object = Object::of(name, key.uid().to_string());
+        let object = Object::of(key_of(key), key.uid().to_string());
         let kind = Kind::Workloads(key.kind);
         let shown = Box::new(shown);
         self.upsert_body(kind, object, |_| Body::Document(shown.clone()));
@@ -267,8 +266,7 @@ impl Store {
 
     /// Removes all documents of this kind but these.
     pub fn keep_workloads(&self, kind: WorkloadKind, known: &BTreeSet<&WorkloadKey>) {
-        let key = |key: &&WorkloadKey| (key.namespace.to_string(), key.name.to_string());
-        let known: BTreeSet<Key> = known.iter().map(key).collect();
+        let known: BTreeSet<Key> = known.iter().map(|key| key_of(key)).collect();
         self.remove_others(Kind::Workloads(kind), &known);
     }
 
@@ -284,7 +282,7 @@ impl Store {
 
     /// Returns the pod with that name.
     pub fn pod(&self, namespace: &str, name: &str) -> Option<Pod> {
-        let key = (namespace.to_owned(), name.to_owned());
+        let key = (namespace.into(), name.into());
         let json = self.lock().pods.get(&key)?.json();
         read_object(&serde_json::from_slice(&json).ok()?)
     }
@@ -500,7 +498,7 @@ mod tests {
         let again = workload();
         store.upsert_workload(Shown::of(&state, &again, Wall::default()));
         assert_eq!(store.version(), version);
-        let object = store.get(kinds[1], &("default".to_owned(), "web".to_owned()));
+        let object = store.get(kinds[1], &("default".into(), "web".into()));
         let Body::Document(shown) = &object.unwrap().body else {
             panic!("a document");
         };

@@ -27,7 +27,7 @@ use crate::spec::{
     Condition, HookKind, ObjectKey, PodKey, PodSpec, PodUid, ProbeKind, Reason, ServiceSpec,
     Workload, WorkloadKey,
 };
-use crate::types::{Effective, Exit, StopSignal, Wall};
+use crate::types::{Effective, Exit, StopSignal};
 
 /// The valid pods and services of the manifest directory. Names are unique: `node::manifests` rejects the later file.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -40,8 +40,6 @@ pub struct Desired {
     pub workloads: Arc<BTreeMap<WorkloadKey, Arc<Workload>>>,
     /// What files say of pods whose edits may be taken back: the hash of each one's manifest.
     pub editions: BTreeMap<PodKey, Arc<str>>,
-    /// When the file of each document was written last.
-    pub written: Arc<BTreeMap<WorkloadKey, Wall>>,
     /// All files are in force: what is not in this is wanted no more.
     pub complete: bool,
 }

@@ -285,6 +285,8 @@ impl<'r> Document<'r> {
             if number > 0 {
                 pod.warnings.clear();
             }
+            // One copy in memory.
+            pod.workload = pod.workload.map(|_| made.workload.key.clone());
             if number < wanted {
                 self.pods.push((None, pod));
             }

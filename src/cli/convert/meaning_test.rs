@@ -595,9 +595,7 @@ fn folders_of_devices_are_all_devices_in_them() {
     let devices = "['/dev/dvb:/dev/dvb', /dev/dma_heap, /dev/mine/]";
     says(
         &format!("  a: {{image: 'a:1', devices: {devices}}}\n"),
-        &[
-            "/dev/dvb/*/*:/dev/dvb/, /dev/dma_heap/*:/dev/dma_heap/, /dev/mine/*:/dev/mine/",
-        ],
+        &["/dev/dvb/*/*:/dev/dvb/, /dev/dma_heap/*:/dev/dma_heap/, /dev/mine/*:/dev/mine/"],
         &[],
     );
 }

@@ -133,7 +133,10 @@ impl Loaded {
         let found = convert::documents_beside(bytes, name, context, Others::All(classes))
             .map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>())?;
         let warnings = found.all_warnings();
-        let mut services = found.services;
+        let (mut services, mut workloads) = (found.services, found.workloads);
+        for workload in &mut workloads {
+            workload.modified = modified;
+        }
         for service in &mut services {
             // A stand-in for a creation time that stays the same over agent restarts.
             service.manifest.metadata.creation_timestamp = Some(status::time(modified));
@@ -143,7 +146,7 @@ impl Loaded {
             services,
             classes: found.priority_classes,
             configuration: found.configuration,
-            workloads: shared(found.workloads),
+            workloads: shared(workloads),
             warnings,
             own: Default::default(),
             notes: Vec::new(),

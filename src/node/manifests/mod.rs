@@ -533,16 +533,6 @@ impl Manifests {
                 .gather::<BTreeMap<_, _>>()
                 .into(),
             editions: self.editions(),
-            written: (self.entries.values())
-                .filter_map(|entry| entry.applied.as_deref())
-                .flat_map(|loaded| {
-                    loaded
-                        .workloads
-                        .iter()
-                        .map(|w| (w.key.clone(), loaded.modified))
-                })
-                .gather::<BTreeMap<_, _>>()
-                .into(),
             complete: self.all_in_effect(),
         }
     }

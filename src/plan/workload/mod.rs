@@ -198,8 +198,8 @@ fn is_ready(pod: &PodState) -> bool {
 
 /// When a document came, if no file said it before: when its file was written, as far as clocks may be right.
 fn came(desired: &Desired, key: &WorkloadKey, now: Wall) -> Option<Wall> {
-    let written = desired.written.get(key).copied();
-    [written, Some(now)]
+    let modified = desired.workloads.get(key).map(|w| w.modified);
+    [modified, Some(now)]
         .into_iter()
         .flatten()
         .filter(|at| at.is_set())
@@ -223,15 +223,14 @@ impl NodeState {
     /// All documents as clients see them.
     pub fn shown_workloads(&self) -> impl Iterator<Item = Shown> {
         let workloads = &self.workloads;
-        let of_files = workloads.asked.iter().flat_map(|asked| {
-            let all = asked.workloads.iter();
-            all.map(|(key, workload)| (workload, asked.written.get(key).copied()))
-        });
+        let asked = workloads.asked.iter();
+        let of_files = asked.flat_map(|asked| asked.workloads.values());
+        let of_files = of_files.map(|workload| (workload, workload.modified));
         // Jobs of CronJobs are in no file.
         let made = workloads.crons.made.values();
-        let made = made.map(|made| (&made.workload, Some(made.created)));
+        let made = made.map(|made| (&made.workload, made.created));
         let all = of_files.chain(made);
-        all.map(|(workload, written)| Shown::of(self, workload, written.unwrap_or_default()))
+        all.map(|(workload, written)| Shown::of(self, workload, written))
     }
 
     /// The files were read.

@@ -1,5 +1,6 @@
 //! Documents that stand for pods, as clients see them: what their files say, and what an API server adds.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -23,7 +24,7 @@ pub struct Shown {
     /// A client has stopped its pods.
     stopped: bool,
     /// The number of its revision in force.
-    revision: Option<u64>,
+    revision: Option<NonZeroU64>,
     /// Why something else is in force than its file says.
     note: Option<Box<str>>,
     status: Option<Status>,
@@ -55,7 +56,7 @@ impl Shown {
             created: status::since(state, key).unwrap_or(written),
             generation: status::generation(state, key),
             stopped: state.stops.has_workload(key),
-            revision: last.map(|last| last.number),
+            revision: last.and_then(|last| NonZeroU64::new(last.number)),
             note: note.map(|(_, note)| note.into()),
             status: Status::of(state, workload),
         }
@@ -80,7 +81,7 @@ impl Shown {
         }
         self.fill_in(&mut whole["spec"]);
         if let Some(status) = &self.status {
-            whole["status"] = status.json(workload);
+            whole["status"] = status.json(workload, self.generation);
         }
         whole
     }

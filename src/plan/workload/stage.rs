@@ -319,10 +319,17 @@ impl<'s> Stage<'s> {
     ) -> Option<Time> {
         let figures = self.figures();
         let going = self.old.iter().filter(|old| old.pod.stopping().is_some());
-        let gone = usize::MAX - 2 * figures.old - going.count();
+        let [updated, steady, old, available] = [
+            figures.updated,
+            figures.updated_steady,
+            figures.old,
+            figures.available,
+        ]
+        .map(|number| number as usize);
+        let gone = usize::MAX - 2 * old - going.count();
         let best = (
-            progress.best.0.max(figures.updated),
-            progress.best.1.max(figures.updated_steady),
+            progress.best.0.max(updated),
+            progress.best.1.max(steady),
             progress.best.2.max(gone),
         );
         if best != progress.best {
@@ -331,15 +338,14 @@ impl<'s> Stage<'s> {
             progress.failed = false;
         }
         progress.figures = figures;
-        progress.let_in = progress.let_in.max(figures.updated);
+        progress.let_in = progress.let_in.max(updated);
         let all = match self.elsewhere {
             true => 0,
             false => self.new.len(),
         };
         progress.replicas_here = all;
         // What breaks later is no matter of the rollout.
-        progress.complete |=
-            figures.updated == all && figures.updated_steady == all && figures.old == 0;
+        progress.complete |= updated == all && steady == all && old == 0;
         let unavailable = match self.workload.update {
             Update::Rolling { unavailable, .. } => unavailable as usize,
             Update::Recreate | Update::InPlace { .. } | Update::OnDelete => 0,
@@ -356,9 +362,7 @@ impl<'s> Stage<'s> {
         };
         progress.failed = fails_at.is_some_and(|at| at <= now.time);
         let enough = all.saturating_sub(unavailable);
-        progress
-            .available
-            .set(figures.available >= enough, now.wall);
+        progress.available.set(available >= enough, now.wall);
         progress.progressing.set(!progress.failed, now.wall);
         let new = self.new.iter().filter_map(|new| new.here.as_ref()?.ready);
         let ripe = new.chain(self.old.iter().filter_map(|old| old.ready));
@@ -389,21 +393,20 @@ impl<'s> Stage<'s> {
         let live_new = live_new.filter(|here| here.pod.stopping().is_none());
         let mut figures = Figures::default();
         for here in live_new {
-            let available = usize::from(self.is_available(here.ready));
-            figures.available += available;
-            figures.ready += usize::from(here.ready.is_some());
+            figures.available += u32::from(self.is_available(here.ready));
+            figures.ready += u32::from(here.ready.is_some());
             match here.outdated {
                 true => figures.old += 1,
                 false => {
                     figures.updated += 1;
-                    figures.updated_steady += usize::from(self.is_steady(here.ready));
+                    figures.updated_steady += u32::from(self.is_steady(here.ready));
                 }
             }
         }
         for old in self.live() {
             figures.old += 1;
-            figures.available += usize::from(self.is_available(old.ready));
-            figures.ready += usize::from(old.ready.is_some());
+            figures.available += u32::from(self.is_available(old.ready));
+            figures.ready += u32::from(old.ready.is_some());
         }
         figures
     }
@@ -413,13 +416,13 @@ impl<'s> Stage<'s> {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Figures {
     /// Of the current template.
-    pub(super) updated: usize,
-    pub(super) updated_steady: usize,
+    pub(super) updated: u32,
+    pub(super) updated_steady: u32,
     /// Of earlier ones.
-    pub(super) old: usize,
+    pub(super) old: u32,
     /// Of all templates.
-    pub(super) ready: usize,
-    pub(super) available: usize,
+    pub(super) ready: u32,
+    pub(super) available: u32,
 }
 
 /// The number at the end of a pod's name.

@@ -22,7 +22,7 @@ pub enum Status {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pods {
     /// How many there should be.
-    wanted: usize,
+    wanted: u32,
     /// How many there are.
     here: Figures,
     /// Enough of them are available.
@@ -32,8 +32,6 @@ pub struct Pods {
     rollout: Rollout,
     /// The hash of the template that pods have which a rollout has not reached.
     former: Option<Box<str>>,
-    /// `observedGeneration`.
-    generation: u64,
 }
 
 /// How a rollout goes.
@@ -62,11 +60,11 @@ impl Status {
         Some(Self::Pods(Pods::of(state, workload, progress)))
     }
 
-    /// Returns the JSON.
-    pub fn json(&self, workload: &Workload) -> Value {
+    /// Returns the JSON. `generation` is the document's.
+    pub fn json(&self, workload: &Workload, generation: u64) -> Value {
         match self {
             Self::Json(text) => serde_json::from_str(text).unwrap_or_default(),
-            Self::Pods(pods) => pods.json(workload),
+            Self::Pods(pods) => pods.json(workload, generation),
         }
     }
 }
@@ -85,7 +83,7 @@ impl Pods {
             ..progress.figures
         };
         Self {
-            wanted: progress.replicas_here,
+            wanted: u32::try_from(progress.replicas_here).unwrap_or(u32::MAX),
             former: (here.old > 0)
                 .then(|| former(state, workload).map(Into::into))
                 .flatten(),
@@ -93,11 +91,10 @@ impl Pods {
             available: progress.available,
             progressing: progress.progressing,
             rollout,
-            generation: generation(state, &workload.key),
         }
     }
 
-    fn json(&self, workload: &Workload) -> Value {
+    fn json(&self, workload: &Workload, generation: u64) -> Value {
         let (all, here) = (self.wanted, &self.here);
         let replicas = here.updated + here.old;
         let mut shown = match workload.key.kind {
@@ -140,7 +137,7 @@ impl Pods {
             let conditions = self.conditions(&workload.key);
             shown["conditions"] = json!([conditions[1]]);
         }
-        shown["observedGeneration"] = json!(self.generation);
+        shown["observedGeneration"] = json!(generation);
         shown
     }
 

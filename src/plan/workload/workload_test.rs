@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::plan::event::{ConditionChange, Desired};
 use crate::plan::{Action, Event, NodeFact, NodeState, PodFact, RunFact, Step, Task, decide};
 use crate::spec::convert::{ConvertContext, documents};
-use crate::spec::{Condition, ConditionStatus, PodUid, WorkloadKey};
+use crate::spec::{Condition, ConditionStatus, PodUid, Workload, WorkloadKey};
 use crate::types::{Effective, Exit, Stamp, Time, Wall};
 
 #[path = "document_test.rs"]
@@ -101,11 +101,11 @@ impl World {
         let workloads = found.workloads.iter().cloned();
         let desired = Desired {
             pods: pods.map(|p| (p.uid.clone(), Arc::new(p))).collect(),
-            written: (found.workloads.iter())
-                .filter_map(|w| Some((w.key.clone(), self.written?)))
-                .collect::<BTreeMap<_, _>>()
-                .into(),
             workloads: workloads
+                .map(|w| Workload {
+                    modified: self.written.unwrap_or_default(),
+                    ..w
+                })
                 .map(|w| (w.key.clone(), Arc::new(w)))
                 .collect::<BTreeMap<_, _>>()
                 .into(),
@@ -297,7 +297,10 @@ impl World {
         let workload = desired.workloads.values().next().unwrap();
         super::status::Status::of(&self.state, workload)
             .unwrap()
-            .json(workload)
+            .json(
+                workload,
+                super::status::generation(&self.state, &workload.key),
+            )
     }
 }
 

@@ -19,6 +19,7 @@ use crate::spec::error::{Path, Report};
 use crate::spec::pod::{PodSpec, PodUid};
 use crate::spec::value::Value;
 use crate::spec::{convert, default, parse, rollback, uid};
+use crate::types::Wall;
 
 /// Annotation of a Job with the time that it was scheduled for.
 const SCHEDULED: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
@@ -327,6 +328,7 @@ impl Draft {
             cron: Some(Box::new(cron)),
             retention: None,
             manifest: self.manifest,
+            modified: Wall::default(),
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::spec::error::{Path, Report};
 use crate::spec::pod::PodKey;
 use crate::spec::value::Value;
 use crate::spec::{assemble, names, parse, rollback, uid};
-use crate::types::Gather;
+use crate::types::{Gather, Wall};
 
 /// A document whose template is still to be decoded.
 #[derive(Debug)]
@@ -210,6 +210,7 @@ pub(in crate::spec) fn make(
             retention: retention(&spec),
             manifest,
             revision,
+            modified: Wall::default(),
             key,
         },
         pods: Vec::new(),
@@ -221,6 +222,8 @@ pub(in crate::spec) fn make(
         return Some(made);
     }
     let first = u32::try_from(spec.ordinals.start).unwrap_or(0);
+    // Most have one: spare room would be kept for nothing.
+    made.workload.pods.reserve_exact(replicas as usize);
     for ordinal in first..first.saturating_add(replicas) {
         let one = made.pod(&pod, ordinal, &spec);
         if let Some(name) = &one.metadata.name {

@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use super::pod::{PodKey, PodSpec, PodUid};
 use super::uid;
+use crate::types::Wall;
 
 pub use cron::CronJob;
 pub use job::Job;
@@ -217,6 +218,8 @@ pub struct Workload {
     pub retention: Option<Box<Retention>>,
     /// The document as it is shown, without status: JSON.
     pub manifest: Arc<str>,
+    /// When its file was written last; the beginning of time if that is not known.
+    pub modified: Wall,
 }
 
 /// The claims of a StatefulSet's pods that are removed with their data: `persistentVolumeClaimRetentionPolicy`.
