@@ -167,6 +167,7 @@ fn former(
         [workload] if workload.key == own.key => {
             workload.written.clone_from(&own.written);
             workload.edition.clone_from(&own.edition);
+            workload.modified = own.modified;
             Ok(made)
         }
         _ => Err("it is another document".to_owned()),
