@@ -116,6 +116,11 @@ impl Layout {
         self.run_dir.join("rollouts.json")
     }
 
+    /// The boot that the runtime directory belongs to.
+    pub fn run_boot(&self) -> PathBuf {
+        self.run_dir.join("boot-id")
+    }
+
     /// The progress of the node's shutdown, which continues after an agent restart.
     pub fn shutdown(&self) -> PathBuf {
         self.run_dir.join("shutdown.json")

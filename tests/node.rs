@@ -81,6 +81,8 @@ mod jobs;
 mod logs;
 #[path = "node/manifest_url.rs"]
 mod manifest_url;
+#[path = "node/mounts.rs"]
+mod mounts;
 #[path = "node/order.rs"]
 mod order;
 #[path = "node/port_forward.rs"]

@@ -9,6 +9,7 @@ use smol::channel::{Receiver, Sender, bounded};
 use super::bundles::Desk;
 use super::facts::Facts;
 use super::garbage::Cleaning;
+use super::host_paths::HostPaths;
 use super::network::{NameServer, Progress};
 use super::pods::Links;
 use super::pulls::Pulls;
@@ -64,6 +65,7 @@ pub(super) struct Tools {
     /// The lanes for pods on the host network, and for those that use the bridge, which may have to wait for the
     /// packet filter.
     pub(super) turns: [Turns; 2],
+    pub(super) host_paths: HostPaths,
     pub(super) facts: Facts,
     pub(super) name_server: NameServer,
     pub(super) user_namespaces: UserNamespaces,
@@ -168,6 +170,12 @@ impl Tools {
         spec: &Arc<PodSpec>,
         announced: Receiver<()>,
     ) -> Result<Event, SandboxError> {
+        if volume::uses_host(spec) {
+            let (owned, layout) = (spec.clone(), self.config.layout.clone());
+            let paths = super::unblock_of(spec, move || volume::host_paths(&layout, &owned)).await;
+            let answered = self.host_paths.answer(paths).await;
+            answered.map_err(SandboxError::Volume)?;
+        }
         let turns = &self.turns[usize::from(spec.uses_bridge())];
         let _turn = turns.take(spec.priority).await;
         let (sandboxes, owned) = (self.sandboxes.clone(), spec.clone());

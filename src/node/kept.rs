@@ -2,26 +2,28 @@
 //! restarts and reboots.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::slot::Slot;
 use crate::api::{CommandError, CommandErrorKind};
 use crate::sys::file::{self, Durability};
 
-/// The record as it was written last.
+/// The record as it was given last.
 #[derive(Debug)]
 pub(super) struct Kept<T> {
-    written: Option<T>,
-    /// The task that writes it, with its error if it failed; the next one waits for it.
-    writing: Option<smol::Task<Result<(), String>>>,
+    record: Option<T>,
+    /// Its file, once there was something to write.
+    slot: Option<Arc<Slot>>,
 }
 
 impl<T> Default for Kept<T> {
     fn default() -> Self {
         Self {
-            written: None,
-            writing: None,
+            record: None,
+            slot: None,
         }
     }
 }
@@ -31,53 +33,46 @@ impl<T: Clone + PartialEq + Serialize + DeserializeOwned> Kept<T> {
     pub(super) fn recover(&mut self, path: &Path) -> Option<T> {
         let bytes = file::read_record(path).ok()?;
         match serde_json::from_slice(&bytes) {
-            Ok(record) => self.written = Some(record),
+            Ok(record) => self.record = Some(record),
             Err(error) => tracing::warn!("`{}` is broken ({error}), ignoring", path.display()),
         }
-        self.written.clone()
+        self.record.clone()
     }
 
     /// Starts to save the record if it has changed, and returns what it was before; `None` removes the file. Until it
     /// is on disk, a power cut may undo the change.
     pub(super) fn keep(&mut self, record: Option<&T>, path: PathBuf) -> Option<Option<T>> {
-        if self.written.as_ref() == record {
+        if self.record.as_ref() == record {
             return None;
         }
         let bytes = record.map(|record| serde_json::to_vec(record).expect("plain data"));
-        let before = std::mem::replace(&mut self.written, record.cloned());
-        let previous = self.writing.take();
-        self.writing = Some(super::task(async move {
-            if let Some(previous) = previous {
-                // Its content is about to be replaced, so its error does not matter.
-                let _ = previous.await;
-            }
-            let shown = path.display().to_string();
-            let wrote = super::unblock(move || match bytes {
-                Some(bytes) => file::replace(&path, &bytes, 0o600, Durability::PowerCut),
-                None => file::remove_durably(&path),
-            });
-            wrote.await.map_err(|error| {
-                let message = format!("could not write `{shown}`: {error}");
-                tracing::warn!("{message}, going on");
-                message
-            })
-        }));
+        let before = std::mem::replace(&mut self.record, record.cloned());
+        let slot = self
+            .slot
+            .get_or_insert_with(|| Slot::new(path, Durability::PowerCut));
+        slot.set(bytes);
+        let written = Arc::clone(slot).written();
+        super::spawn(async move {
+            // It is reported, and tried again.
+            let _ = written.await;
+        });
         Some(before)
     }
 
-    /// Calls `then` once all changes are on disk.
+    /// Calls `then` once all changes are on disk, or could not be written.
     pub(super) fn when_written(&mut self, then: impl FnOnce(Result<(), CommandError>) + 'static) {
-        let writing = self.writing.take();
-        self.writing = Some(super::task(async move {
-            let wrote = match writing {
-                Some(writing) => writing.await,
+        let slot = self.slot.clone();
+        super::spawn(async move {
+            let wrote = match slot {
+                Some(slot) => slot.written().await,
                 None => Ok(()),
             };
-            then(wrote.clone().map_err(|why| CommandError {
+            then(wrote.map_err(|why| CommandError {
                 kind: CommandErrorKind::Failed,
-                message: format!("{why}; it holds only until the agent ends"),
+                message: format!(
+                    "{why}; it holds only until the agent ends, unless it can be written later"
+                ),
             }));
-            wrote
-        }));
+        });
     }
 }

@@ -25,16 +25,7 @@ pub(super) fn watch(tools: Tools) {
 }
 
 async fn watch_one(tools: Tools, directory: PathBuf) {
-    let mut watch = match Watch::new(&directory) {
-        Ok(watch) => watch,
-        Err(error) => {
-            tracing::warn!(
-                "could not watch `{}`: {error}, ignoring it",
-                directory.display()
-            );
-            return;
-        }
-    };
+    let mut watch = Watch::new(&directory);
     loop {
         {
             let _turn = tools.importing.lock().await;

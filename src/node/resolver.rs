@@ -24,17 +24,7 @@ pub(super) async fn watch(config: Arc<Config>, inputs: smol::channel::Sender<Inp
     let mut known = file::read_record(path).ok();
     loop {
         let folders = folders(path);
-        let watches: Result<Vec<Watch>, _> = folders.iter().map(|f| Watch::new(f)).collect();
-        let mut watches = match watches {
-            Ok(watches) => watches,
-            Err(error) => {
-                tracing::warn!(
-                    "could not watch `{}`: {error}, changes reach pods when their containers start",
-                    path.display()
-                );
-                return;
-            }
-        };
+        let mut watches: Vec<Watch> = folders.iter().map(|f| Watch::new(f)).collect();
         // As long as the same folders count.
         while self::folders(path) == folders {
             let now = file::read_record(path).ok();

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use smol::Task;
 
 use super::commands::Reply;
-use super::{Node, now, task, unblock};
+use super::{Node, now, task};
 use crate::api::{CommandError, CommandErrorKind, Rollout, RolloutRequest};
 use crate::plan::workload::revisions::{History, Overrides, Subject};
 use crate::plan::{Event, NodeFact, status};
@@ -40,7 +40,7 @@ impl OnDisk {
 }
 
 impl Node {
-    /// Writes changes of the records and then has what they say put in force. How far rollouts are may rest for a
+    /// Writes changes of the records, or finds that they cannot be written now, and then has what they say put in force. How far rollouts are may rest for a
     /// moment if the time is given.
     pub(super) fn keep_revisions(&mut self, now: Option<Time>) -> Option<Task<()>> {
         let histories = &self.state.workloads.histories;
@@ -48,7 +48,7 @@ impl Node {
         let write = self.saved.files.begin_revisions(histories, now)?;
         let (tools, overrides) = (self.tools.clone(), histories.overrides());
         Some(task(async move {
-            unblock(write).await;
+            write.await;
             if tools.instead.set(changes, overrides) {
                 tools.bundles.read_again();
             }

@@ -1,14 +1,16 @@
 //! State files: what an agent restart needs beside the pods' folders. Each is written beside the loop, once for all
 //! changes since the last write; how far rollouts are, which is on flash, at most once a second, as many documents
-//! change together. A lost write may at most give a new pod the UID of an earlier one, or a condition a later time, or
-//! a rollout its whole time again.
+//! change together. What cannot be written, as on a full disk, holds meanwhile, and is tried again until it can be. A lost
+//! write may at most give a new pod the UID of an earlier one, or a condition a later time, or a rollout its whole time
+//! again.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::slot::Slot;
 use super::{Input, Node};
 use crate::layout::Layout;
 use crate::plan::incarnation::Incarnations;
@@ -58,20 +60,17 @@ pub(super) struct KeptJobs {
 impl StateFiles {
     /// `incarnations` is what was read of them.
     pub(super) fn new(layout: &Layout, incarnations: &Incarnations) -> Self {
+        let lasting = |path, seen| StateFile::new(path, Durability::Process, seen);
         Self {
-            incarnations: StateFile::new(layout.incarnations(), incarnations.changes()),
-            holds: StateFile::new(layout.holds(), 0),
-            jobs: StateFile {
-                // A Job that is complete must not run again.
-                durability: Durability::PowerCut,
-                ..StateFile::new(layout.jobs(), 0)
-            },
+            incarnations: lasting(layout.incarnations(), incarnations.changes()),
+            holds: lasting(layout.holds(), 0),
+            // A Job that is complete must not run again.
+            jobs: StateFile::new(layout.jobs(), Durability::PowerCut, 0),
             crons: 0,
-            rollouts: StateFile::new(layout.rollouts(), 0),
+            rollouts: lasting(layout.rollouts(), 0),
             revisions: StateFile {
-                durability: Durability::PowerCut,
                 rest_ms: REST_MS,
-                ..StateFile::new(layout.revisions(), 0)
+                ..StateFile::new(layout.revisions(), Durability::PowerCut, 0)
             },
             decisions: 0,
         }
@@ -79,9 +78,9 @@ impl StateFiles {
 }
 
 impl StateFiles {
-    /// Ends when what Jobs have achieved is on disk; `None`: it is.
+    /// Ends when what Jobs have achieved is on disk, or cannot be written; `None`: that is known.
     pub(super) fn jobs_written(&self) -> Option<impl Future<Output = ()> + use<>> {
-        self.jobs.is_due().then(|| self.jobs.written())
+        self.jobs.slot.is_due().then(|| self.jobs.written())
     }
 }
 
@@ -111,7 +110,7 @@ impl Node {
         files.jobs.keep(changes, now, || json(&kept()));
         if files.crons != crons {
             files.crons = crons;
-            // A run of a CronJob begins after that.
+            // A run of a CronJob begins after that; where nothing can be written, it still begins.
             let (written, inputs) = (files.jobs.written(), self.tools.inputs.clone());
             super::spawn(async move {
                 written.await;
@@ -130,11 +129,17 @@ impl Node {
     /// Blocking. Writes what is left.
     pub(super) fn flush_files(&mut self) {
         self.keep_files_at(None);
-        self.saved.files.incarnations.flush();
-        self.saved.files.holds.flush();
-        self.saved.files.jobs.flush();
-        self.saved.files.rollouts.flush();
-        self.saved.files.revisions.flush();
+        let files = &self.saved.files;
+        for file in [
+            &files.incarnations,
+            &files.holds,
+            &files.jobs,
+            &files.rollouts,
+            &files.revisions,
+        ] {
+            // It is reported.
+            let _ = file.slot.write();
+        }
     }
 }
 
@@ -150,7 +155,7 @@ impl StateFiles {
         &mut self,
         histories: &Histories,
         now: Option<Time>,
-    ) -> Option<impl FnOnce() + Send + 'static> {
+    ) -> Option<impl Future<Output = ()> + use<>> {
         let decisions = histories.changes - histories.progress_changes;
         let now = now.filter(|_| decisions == self.decisions);
         self.decisions = decisions;
@@ -158,17 +163,14 @@ impl StateFiles {
         if !file.begins(histories.changes, now) {
             return None;
         }
-        *lock(&file.slot.next) = Some(json(&histories.records()));
-        let (path, durability, slot) = (file.path.clone(), file.durability, Arc::clone(&file.slot));
-        Some(move || write(&path, durability, &slot))
+        let _ = file.slot.set(Some(json(&histories.records())));
+        Some(file.written())
     }
 }
 
 /// Writes one file.
 #[derive(Debug)]
 struct StateFile {
-    path: PathBuf,
-    durability: Durability,
     /// The newest state, by its number of changes.
     seen: u64,
     slot: Arc<Slot>,
@@ -180,25 +182,12 @@ struct StateFile {
     due: Option<Time>,
 }
 
-#[derive(Debug)]
-struct Slot {
-    next: Mutex<Option<Vec<u8>>>,
-    /// Held while the file is written.
-    file: Mutex<()>,
-}
-
 impl StateFile {
     /// `seen` is the number of changes in the file now.
-    fn new(path: PathBuf, seen: u64) -> Self {
-        let slot = Arc::new(Slot {
-            next: Mutex::new(None),
-            file: Mutex::new(()),
-        });
+    fn new(path: PathBuf, durability: Durability, seen: u64) -> Self {
         Self {
-            path,
-            durability: Durability::Process,
             seen,
-            slot,
+            slot: Slot::new(path, durability),
             rest_ms: 0,
             rests_until: Time::default(),
             due: None,
@@ -226,44 +215,23 @@ impl StateFile {
             return;
         }
         // A pending write takes it along.
-        if lock(&self.slot.next).replace(content()).is_none() {
+        if self.slot.set(Some(content())) {
             super::spawn(self.written());
         }
     }
 
-    /// Whether the newest state is not written yet.
-    fn is_due(&self) -> bool {
-        lock(&self.slot.next).is_some() || self.slot.file.try_lock().is_err()
-    }
-
-    /// Ends when the newest state is written.
+    /// Ends when the newest state is written, or could not be.
     fn written(&self) -> impl Future<Output = ()> + use<> {
-        let (path, slot) = (self.path.clone(), Arc::clone(&self.slot));
-        let durability = self.durability;
-        super::unblock(move || write(&path, durability, &slot))
+        let written = Arc::clone(&self.slot).written();
+        async move {
+            // It is reported, and tried again.
+            let _ = written.await;
+        }
     }
-
-    fn flush(&self) {
-        write(&self.path, self.durability, &self.slot);
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().expect("no panic holds this lock")
 }
 
 fn json<T: Serialize>(state: &T) -> Vec<u8> {
     serde_json::to_vec(state).expect("plain data")
-}
-
-/// Writes the newest state, unless that is done already.
-fn write(path: &Path, durability: Durability, slot: &Slot) {
-    let _file = lock(&slot.file);
-    let next = lock(&slot.next).take();
-    let Some(bytes) = next else { return };
-    if let Err(error) = file::replace(path, &bytes, 0o600, durability) {
-        tracing::warn!("could not write `{}`: {error}, ignoring", path.display());
-    }
 }
 
 /// The file's content; empty if it is missing or broken.

@@ -11,8 +11,11 @@ use smol::channel::bounded;
 
 use crate::spec::PodSpec;
 
-/// The threads of each lane: enough to keep a few slow disks and dying processes from delaying the rest.
+/// The threads of a lane: enough to keep a few slow disks and dying processes from delaying the rest.
 const MAX_THREADS: usize = 8;
+
+/// Those that look at paths of other file systems, which may never come back.
+const MAX_LOOKS: usize = 64;
 
 /// A thread without work ends after this.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -37,13 +40,15 @@ struct Pool {
 
 /// Threads that do not wait for those of the other lane.
 struct Lane {
+    max_threads: usize,
     pool: Mutex<Pool>,
     work_arrived: Condvar,
 }
 
 impl Lane {
-    const fn new() -> Self {
+    const fn new(max_threads: usize) -> Self {
         Self {
+            max_threads,
             pool: Mutex::new(Pool {
                 queue: BTreeMap::new(),
                 number: 0,
@@ -55,16 +60,19 @@ impl Lane {
     }
 }
 
-static NODE: Lane = Lane::new();
+static NODE: Lane = Lane::new(MAX_THREADS);
 /// Work that may wait for the packet filter, directly or not: a stuck `nft` delays pods on the bridge and nothing
 /// else.
-static BRIDGE: Lane = Lane::new();
+static BRIDGE: Lane = Lane::new(MAX_THREADS);
 
 /// Work that nothing waits for.
-static CLEANING: Lane = Lane::new();
+static CLEANING: Lane = Lane::new(MAX_THREADS);
 
 /// Looks at paths that pods start after: a dead file server delays nothing else.
-static OUTSIDE: Lane = Lane::new();
+static OUTSIDE: Lane = Lane::new(MAX_THREADS);
+
+/// Looks at the paths of the node that pods use as volumes.
+static HOST_PATHS: Lane = Lane::new(MAX_LOOKS);
 
 /// Runs `work` on a thread of the default lane and waits for its result without blocking.
 pub(super) async fn unblock<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
@@ -100,6 +108,13 @@ pub(super) async fn unblock_outside<T: Send + 'static>(
     run(&OUTSIDE, FIRST, work).await
 }
 
+/// The same for the paths of the node that pods use as volumes.
+pub(super) async fn unblock_host_path<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> T {
+    run(&HOST_PATHS, FIRST, work).await
+}
+
 /// The same for work that may concern the network of this pod.
 pub(super) async fn unblock_for<T: Send + 'static>(
     pod: &PodSpec,
@@ -130,7 +145,7 @@ fn submit(lane: &'static Lane, priority: i32, work: Work) {
     let number = pool.number;
     pool.number += 1;
     pool.queue.insert((Reverse(priority), number), work);
-    if pool.queue.len() > pool.idle && pool.threads < MAX_THREADS {
+    if pool.queue.len() > pool.idle && pool.threads < lane.max_threads {
         let thread = std::thread::Builder::new()
             .name("unblock".into())
             .stack_size(STACK_BYTES);

@@ -13,31 +13,55 @@ use smol::Async;
 #[derive(Debug)]
 pub(super) struct Watch {
     target: PathBuf,
+    /// `None`: the node had none left for the agent.
+    hints: Option<Hints>,
+}
+
+#[derive(Debug)]
+struct Hints {
     inotify: Inotify,
     readiness: Async<OwnedFd>,
     watching: Option<WatchDescriptor>,
 }
 
-impl Watch {
-    /// A missing target is no error: it may appear later.
-    pub(super) fn new(target: &Path) -> io::Result<Self> {
+impl Hints {
+    fn new() -> io::Result<Self> {
         let inotify = Inotify::init()?;
         let readiness = Async::new(inotify.as_fd().try_clone_to_owned()?)?;
-        let mut watch = Self {
-            target: target.to_owned(),
+        Ok(Self {
             inotify,
             readiness,
             watching: None,
+        })
+    }
+}
+
+impl Watch {
+    /// A missing target is no error: it may appear later. Nor is a node without a free instance of inotify, which other
+    /// programs may use up: changes are noticed later then, and it is tried again.
+    pub(super) fn new(target: &Path) -> Self {
+        let hints = Hints::new().map_err(|error| {
+            tracing::warn!(
+                "could not watch `{}` (fs.inotify.max_user_instances): {error}, looking now and then",
+                target.display()
+            );
+        });
+        let mut watch = Self {
+            target: target.to_owned(),
+            hints: hints.ok(),
         };
         watch.ensure();
-        Ok(watch)
+        watch
     }
 
     /// Watches the target if it exists.
     pub(super) fn ensure(&mut self) {
-        if self.watching.is_some() {
-            return;
+        if self.hints.is_none() {
+            self.hints = Hints::new().ok();
         }
+        let Some(hints) = self.hints.as_mut().filter(|hints| hints.watching.is_none()) else {
+            return;
+        };
         let mask = WatchMask::CLOSE_WRITE
             | WatchMask::MOVED_TO
             | WatchMask::MOVED_FROM
@@ -46,17 +70,22 @@ impl Watch {
             | WatchMask::DELETE
             | WatchMask::DELETE_SELF
             | WatchMask::MOVE_SELF;
-        self.watching = self.inotify.watches().add(&self.target, mask).ok();
+        hints.watching = hints.inotify.watches().add(&self.target, mask).ok();
     }
 
     /// Whether changes will be noticed.
     pub(super) fn is_watching(&self) -> bool {
-        self.watching.is_some()
+        let hints = self.hints.as_ref();
+        hints.is_some_and(|hints| hints.watching.is_some())
     }
 
     /// Waits for a change, at most `patience`. Returns the files that are now complete.
     pub(super) async fn next(&mut self, patience: Duration) -> BTreeSet<PathBuf> {
-        let changed = async { self.readiness.readable().await.is_ok() };
+        let Some(hints) = &mut self.hints else {
+            smol::Timer::after(patience).await;
+            return BTreeSet::new();
+        };
+        let changed = async { hints.readiness.readable().await.is_ok() };
         let timeout = async {
             smol::Timer::after(patience).await;
             false
@@ -66,7 +95,7 @@ impl Watch {
         }
         let (mut closed, mut lost) = (BTreeSet::new(), false);
         let mut buffer = [0; 4096];
-        while let Ok(events) = self.inotify.read_events(&mut buffer) {
+        while let Ok(events) = hints.inotify.read_events(&mut buffer) {
             for event in events {
                 let complete = EventMask::CLOSE_WRITE | EventMask::MOVED_TO;
                 if event.mask.intersects(complete) {
@@ -83,9 +112,27 @@ impl Watch {
             }
         }
         // A moved directory would keep reporting files that are no manifests any more.
-        if let Some(old) = self.watching.take_if(|_| lost) {
-            let _ = self.inotify.watches().remove(old);
+        if let Some(old) = hints.watching.take_if(|_| lost) {
+            let _ = hints.inotify.watches().remove(old);
         }
         closed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_an_instance_of_inotify_changes_are_looked_for_until_there_is_one() {
+        let mut watch = Watch {
+            target: std::env::temp_dir(),
+            hints: None,
+        };
+        assert!(!watch.is_watching());
+        let none = smol::block_on(watch.next(Duration::from_millis(1)));
+        assert_eq!(none, BTreeSet::new());
+        watch.ensure();
+        assert!(watch.is_watching());
     }
 }

@@ -80,6 +80,9 @@ pub(super) fn compress(current: &Path) -> Option<i32> {
         Fork::Child => {
             process::set_name(c"coracle-gzip");
             crate::sys::signals::reset();
+            // Whoever waits for the shim's end, or for that of a container's output, must not wait for this.
+            let _ = process::end_with_parent();
+            process::close_except(&mut [2]);
             process::lowest_priority();
             let failed = plain.iter().any(|path| compress_one(path).is_err());
             process::exit_now(i32::from(failed));

@@ -41,10 +41,24 @@ pub fn table() -> io::Result<Vec<Mount>> {
         .collect())
 }
 
+/// Whether something is mounted right at `path`.
+fn is_mounted(path: &Path) -> io::Result<bool> {
+    let path = real(path)?;
+    Ok(table()?.iter().any(|mount| mount.target == path))
+}
+
+/// The path as the kernel has it in its table: `/var/run` is a link on most systems. A missing one has nothing mounted.
+fn real(path: &Path) -> io::Result<PathBuf> {
+    match path.canonicalize() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(path.to_owned()),
+        real => real,
+    }
+}
+
 /// Makes `path` a mount point of its own whose mounts do not propagate to or from other namespaces' peers. It is
 /// idempotent.
 pub fn make_private(path: &Path) -> io::Result<()> {
-    if !table()?.iter().any(|mount| mount.target == path) {
+    if !is_mounted(path)? {
         mount(
             Some(path),
             path,
@@ -61,6 +75,12 @@ pub fn make_private(path: &Path) -> io::Result<()> {
         None::<&str>,
     )?;
     Ok(())
+}
+
+/// Has mounts below a mount point spread to its copies in other mount namespaces, and back.
+pub fn share(path: &Path) -> io::Result<()> {
+    let none = None::<&str>;
+    Ok(mount(none, path, none, MsFlags::MS_SHARED, none)?)
 }
 
 /// Unmounts what is mounted right in a folder, in this mount namespace only, after a copy of the table was made
@@ -94,7 +114,7 @@ pub fn unmount(path: &Path) -> io::Result<()> {
 /// Mounts a tmpfs, kept out of swap if `noswap` asks for it and the kernel supports it (Linux 6.4). A mounted one
 /// is left as it is.
 pub fn tmpfs(path: &Path, size_bytes: Option<u64>, noswap: bool) -> io::Result<()> {
-    if table()?.iter().any(|mount| mount.target == path) {
+    if is_mounted(path)? {
         return Ok(());
     }
     let size = size_bytes
@@ -116,7 +136,7 @@ pub fn tmpfs(path: &Path, size_bytes: Option<u64>, noswap: bool) -> io::Result<(
 /// Mounts a hugetlbfs with pages of this size
 /// (<https://docs.kernel.org/admin-guide/mm/hugetlbpage.html>). A mounted one is left as it is.
 pub fn hugetlbfs(path: &Path, page_bytes: u64, size_bytes: Option<u64>) -> io::Result<()> {
-    if table()?.iter().any(|mount| mount.target == path) {
+    if is_mounted(path)? {
         return Ok(());
     }
     let size = size_bytes
@@ -142,10 +162,11 @@ pub fn can_keep_from_swap(trial: &Path) -> bool {
 
 /// Unmounts `path` and everything mounted on or below it, lazily; a missing mount is fine.
 pub fn unmount_below(path: &Path) -> io::Result<()> {
+    let path = real(path)?;
     let mut targets: Vec<PathBuf> = table()?
         .into_iter()
         .map(|mount| mount.target)
-        .filter(|target| target.starts_with(path))
+        .filter(|target| target.starts_with(&path))
         .collect();
     targets.sort_unstable();
     for target in targets.into_iter().rev() {

@@ -41,6 +41,29 @@ fn an_ephemeral_volume_outlives_containers_and_ends_with_its_pod() {
 }
 
 #[test]
+fn a_claim_whose_record_cannot_be_read_is_not_bound_anew() {
+    let agent = Agent::start();
+    agent.write("claim.yaml", CLAIM);
+    agent.write("a.yaml", &pod("a", "data", ""));
+    agent.wait_running("a");
+    run(&agent, "a", "echo kept >/data/file");
+    agent.remove("a.yaml");
+    agent.wait_gone("a");
+    let claims = fs::read_dir(agent.root.join("root/claims")).expect("claims");
+    let folder = claims.flatten().next().expect("the claim").path();
+    let record = fs::read(folder.join("claim.json")).expect("a record");
+    fs::write(folder.join("claim.json"), "{").expect("written");
+    agent.write("a.yaml", &pod("a", "data", ""));
+    super::events::wait_event(&agent, |event| {
+        let said = event["message"].as_str().unwrap_or_default();
+        event["reason"] == "FailedMount" && said.contains("without it the claim is bound anew")
+    });
+    fs::write(folder.join("claim.json"), record).expect("written");
+    agent.wait_running("a");
+    assert_eq!(run(&agent, "a", "cat /data/file"), "kept\n");
+}
+
+#[test]
 fn data_of_a_claim_outlives_pods_files_agents_and_is_removed_on_request_only() {
     let agent = Agent::start();
     agent.write(

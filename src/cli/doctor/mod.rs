@@ -84,6 +84,7 @@ pub(super) fn run(client: &Client, args: &DoctorArgs) -> Result<ExitCode> {
         free_space("space for state", &layout.root),
         free_space("space for logs", &layout.log_dir),
         inotify(),
+        propagation(),
         swap(),
         clock(),
     ]);
@@ -333,6 +334,29 @@ fn inotify() -> Finding {
     .hint(
         "raise them: `sysctl fs.inotify.max_user_instances=512 fs.inotify.max_user_watches=65536`",
     )
+}
+
+/// What the node mounts or unmounts reaches running pods, and what they hold, only below a shared mount.
+fn propagation() -> Finding {
+    let table = read("/proc/self/mountinfo");
+    let mut lines = table
+        .lines()
+        .map(|line| line.split(' ').collect::<Vec<_>>());
+    let root = lines.rfind(|words| words.get(4) == Some(&"/"));
+    let tags = root
+        .iter()
+        .flatten()
+        .skip(6)
+        .take_while(|word| **word != "-");
+    let shared = tags.clone().any(|tag| tag.starts_with("shared:"));
+    let detail = match shared {
+        true => "the root is shared",
+        false => {
+            "the root is private: a file system that is unmounted stays in use by running pods"
+        }
+    };
+    Finding::new(level(shared, Level::Warn), "mounts", detail)
+        .hint("share it at each boot: `mount --make-rshared /`")
 }
 
 fn swap() -> Finding {

@@ -56,8 +56,10 @@ impl Sandboxes {
     pub fn remove_volumes(&self, uid: &PodUid) -> Result<(), SandboxError> {
         let in_memory = self.layout().pod_run(uid).dir.join("volumes");
         let on_disk = self.layout().pod_state(uid).dir.join("volumes");
-        mount::unmount_below(&in_memory)
-            .map_err(|source| access("unmount below", &in_memory, source))?;
+        // Containers may have mounted something in volumes of both kinds, and had that spread to the node.
+        for path in [&in_memory, &on_disk] {
+            mount::unmount_below(path).map_err(|source| access("unmount below", path, source))?;
+        }
         let written = self.layout().projected_volumes(uid);
         let removed = [in_memory, on_disk, written]
             .map(|path| tree::remove(&path).map_err(|source| access("remove", &path, source)));

@@ -20,7 +20,7 @@ use crate::spec::workload::Owner;
 use crate::spec::{Configuration, HostPathType, Object, ObjectKind, PodKey, PodSpec};
 use crate::sys::file::{self, Durability};
 use crate::sys::tree;
-use crate::types::{Gather, InOrder};
+use crate::types::InOrder;
 
 /// `<root>/claims/<namespace>_<name>/claim.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -93,9 +93,33 @@ pub fn records(layout: &Layout) -> Vec<Record> {
     found
 }
 
+/// The record of a claim, if there is one that can be read.
 fn read(folder: &Path) -> Option<Record> {
-    let bytes = file::read_record(folder.join("claim.json")).ok()?;
-    serde_json::from_slice(&bytes).ok()
+    look(folder).unwrap_or_else(|error| {
+        tracing::debug!("{}, ignoring", crate::chain(&error));
+        None
+    })
+}
+
+/// The record of a claim; `None` if it is not bound. A claim whose record cannot be read must not be bound anew: it would
+/// lose its data.
+fn look(folder: &Path) -> Result<Option<Record>, VolumeError> {
+    let path = folder.join("claim.json");
+    let failed = |source| VolumeError::Access {
+        action: "read",
+        path: path.clone(),
+        source,
+    };
+    let bytes = match file::read_record(&path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed(error)),
+    };
+    let record = serde_json::from_slice(&bytes).map_err(|error| {
+        let why = format!("it is broken ({error}); without it the claim is bound anew");
+        failed(io::Error::new(io::ErrorKind::InvalidData, why))
+    })?;
+    Ok(Some(record))
 }
 
 /// Binds the claim if it is not bound, and makes its directory. Returns the directory.
@@ -194,7 +218,26 @@ fn known(
         let name = name.to_owned();
         return Err(VolumeError::NotFound { kind, name });
     }
-    Ok(read(&layout.claim(namespace, name)))
+    look(&layout.claim(namespace, name))
+}
+
+/// The volumes that claims are bound to.
+fn taken(layout: &Layout) -> Result<BTreeSet<String>, VolumeError> {
+    let mut taken = BTreeSet::new();
+    for entry in fs::read_dir(layout.claims_dir())
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
+        if let Some(Record {
+            bound: Bound::Volume { volume, .. },
+            ..
+        }) = look(&entry.path())?
+        {
+            taken.insert(volume);
+        }
+    }
+    Ok(taken)
 }
 
 fn bind(
@@ -209,17 +252,11 @@ fn bind(
         let (kind, name) = (ObjectKind::PersistentVolumeClaim, name.to_owned());
         return Err(VolumeError::NotFound { kind, name });
     };
-    let taken: BTreeSet<String> = records(layout)
-        .into_iter()
-        .filter_map(|record| match record.bound {
-            Bound::Volume { volume, .. } => Some(volume),
-            Bound::Directory => None,
-        })
-        .gather();
-    let choice = choose(claim, &configuration, &taken).map_err(|why| VolumeError::Unbound {
-        claim: name.to_owned(),
-        why,
-    })?;
+    let choice =
+        choose(claim, &configuration, &taken(layout)?).map_err(|why| VolumeError::Unbound {
+            claim: name.to_owned(),
+            why,
+        })?;
     let bound = match choice {
         Choice::Directory => Bound::Directory,
         Choice::Volume(volume) => {
@@ -321,7 +358,7 @@ fn make_directory(folder: &Path, fs_group: Option<u32>) -> io::Result<()> {
 pub fn own(layout: &Layout, claim: &PodKey, owner: Option<Owner>) -> Result<(), VolumeError> {
     let folder = layout.claim(&claim.namespace, &claim.name);
     let _turn = BINDING.lock().unwrap_or_else(PoisonError::into_inner);
-    match read(&folder) {
+    match look(&folder)? {
         Some(record) => write(&folder, &Record { owner, ..record }),
         None => Ok(()),
     }
@@ -361,7 +398,7 @@ pub(super) fn update(
 ) -> Result<Option<Record>, VolumeError> {
     let folder = layout.claim(&known.namespace, &known.name);
     let _turn = BINDING.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some(mut record) = read(&folder).filter(|record| record.bound == known.bound) else {
+    let Some(mut record) = look(&folder)?.filter(|record| record.bound == known.bound) else {
         return Ok(None);
     };
     if change(&mut record, &|| records(layout)) {
@@ -385,6 +422,14 @@ pub fn sweep(layout: &Layout) {
         {
             tracing::debug!("could not remove `{}`: {error}", path.display());
         }
+    }
+}
+
+/// Where the volume is that the claim is bound to, if that is not a directory of its own.
+pub(super) fn volume_of_node(layout: &Layout, namespace: &str, name: &str) -> Option<PathBuf> {
+    match read(&layout.claim(namespace, name))?.bound {
+        Bound::Directory => None,
+        Bound::Volume { path, .. } => Some(path.into()),
     }
 }
 

@@ -33,6 +33,7 @@ pub(super) fn ensure_memory(
 ) -> Result<PathBuf, VolumeError> {
     file::make_dirs(path, 0o750).map_err(|source| access("make", path, source))?;
     mount::tmpfs(path, size, true).map_err(|source| access("mount a tmpfs at", path, source))?;
+    share(path)?;
     open_to_all(path, 0o1777, fs_group)
 }
 
@@ -46,7 +47,14 @@ pub(super) fn ensure_huge_pages(
     file::make_dirs(path, 0o750).map_err(|source| access("make", path, source))?;
     mount::hugetlbfs(path, page_size.bytes(), size)
         .map_err(|source| access("mount a hugetlbfs at", path, source))?;
+    share(path)?;
     open_to_all(path, 0o777, fs_group)
+}
+
+/// Containers may ask for mounts of others in it (`mountPropagation`). It lies below a private mount, so that nothing of it
+/// spreads by itself.
+fn share(path: &Path) -> Result<(), VolumeError> {
+    mount::share(path).map_err(|source| access("share mounts at", path, source))
 }
 
 /// Sets the mode; with `fsGroup` the group owns the folder and what is in it, and new files inherit it.

@@ -38,6 +38,12 @@ pub enum VolumeError {
         /// The name.
         name: String,
     },
+    /// Nothing was heard of a path: it may be on a file server that is away.
+    #[error("{path} does not answer: is what it lies on still there?", path = path.display())]
+    NoAnswer {
+        /// The path.
+        path: PathBuf,
+    },
     /// Nothing fits a claim.
     #[error("persistentvolumeclaim \"{claim}\" is not bound: {why}")]
     Unbound {
@@ -128,6 +134,33 @@ pub fn refresh(
         }));
     }
     result
+}
+
+/// Whether a pod has a volume that may lie on a file system of the node's that is not coracle's own.
+pub fn uses_host(spec: &PodSpec) -> bool {
+    let host = |source: &VolumeSource| {
+        matches!(
+            source,
+            VolumeSource::HostPath { .. } | VolumeSource::Claim { .. }
+        )
+    };
+    spec.volumes.iter().any(|volume| host(&volume.source))
+}
+
+/// Blocking. The places of those volumes as far as they are known, with the volumes' names.
+pub fn host_paths(layout: &Layout, spec: &PodSpec) -> Vec<(String, PathBuf)> {
+    let place = |source: &VolumeSource| match source {
+        VolumeSource::HostPath { path, .. } => Some(path.into()),
+        VolumeSource::Claim { name, .. } => {
+            claim::volume_of_node(layout, &spec.key.namespace, name)
+        }
+        _ => None,
+    };
+    let places = spec.volumes.iter().filter_map(|volume| {
+        let path = place(&volume.source)?;
+        Some((volume.name.clone(), path))
+    });
+    places.collect()
 }
 
 /// Makes every volume of the pod but image volumes. Returns the root of each one on the node.

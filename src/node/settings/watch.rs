@@ -29,17 +29,7 @@ pub(in crate::node) async fn watch(
     let mut requested = false;
     loop {
         let folders = folders(&files);
-        let watches = folders.iter().map(|folder| Watch::new(folder)).collect();
-        let mut watches: Vec<Watch> = match watches {
-            Ok(watches) => watches,
-            Err(error) => {
-                let error: std::io::Error = error;
-                tracing::warn!(
-                    "could not watch the settings: {error}, they are read again on SIGHUP"
-                );
-                Vec::new()
-            }
-        };
+        let mut watches: Vec<Watch> = folders.iter().map(|folder| Watch::new(folder)).collect();
         // As long as the same folders count.
         while self::folders(&files) == folders {
             let of = files.clone();

@@ -168,6 +168,7 @@ fn start(files: Files, flags: Vec<Flag>) -> Result<Started, StartError> {
     prepare::make_dirs(layout)?;
     let lock = prepare::lock(layout)?;
     state_format::settle(layout)?;
+    prepare::forget_former_boot(layout, &boot::id())?;
     let log_lock = file::try_lock_dir(&layout.log_dir).map_err(access("lock", &layout.log_dir))?;
     sources.remember();
     prepare::protect_secrets(layout)?;

@@ -1,6 +1,7 @@
 //! What the agent needs before it looks for pods: settings that suit the machine, directories, one lock, cgroups.
 
 use std::fs::{File, Permissions};
+use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use crate::effects::cgroup::{Cgroups, LimitSettings, MemoryProtection, Mode, Swa
 use crate::effects::configuration::CurrentConfiguration;
 use crate::effects::sandbox::Sandboxes;
 use crate::images::ImageStore;
-use crate::layout::Layout;
+use crate::layout::{FORMAT_FILE, Layout};
 use crate::network::names::{Names, Reach};
 use crate::network::{Network, NetworkSettings};
 use crate::node::Input;
@@ -26,7 +27,8 @@ use crate::node::network::{NameServer, Progress};
 use crate::node::pods::Links;
 use crate::node::settings::Sources;
 use crate::node::user_namespaces::UserNamespaces;
-use crate::sys::{clock, file, meminfo, mount, own_binary, process};
+use crate::sys::file::Durability;
+use crate::sys::{clock, file, meminfo, mount, own_binary, process, tree};
 
 /// A program that a killed agent was about to start holds the agent's lock until it is executed: not for long, but an
 /// agent started at once would find it.
@@ -69,6 +71,35 @@ pub(super) fn make_dirs(layout: &Layout) -> Result<(), StartError> {
         file::make_dirs(path, mode).map_err(access("make", path))?;
     }
     Ok(())
+}
+
+/// Empties a runtime directory that a boot before this one has left: on a tmpfs, as `/run` usually is, nothing of it would be
+/// there. Its shutdown is over, its pods do not run, and its times mean nothing.
+pub(super) fn forget_former_boot(layout: &Layout, boot_id: &str) -> Result<(), StartError> {
+    let path = layout.run_boot();
+    match file::read_record(&path) {
+        Ok(of) if of == boot_id.as_bytes() => return Ok(()),
+        Ok(_) => {
+            let folder = &layout.run_dir;
+            tracing::warn!(
+                "`{}` has outlived a reboot: it should be on a tmpfs",
+                folder.display()
+            );
+            let kept = [layout.lock_file(), folder.join(FORMAT_FILE)];
+            for entry in folder.read_dir().map_err(access("read", folder))? {
+                let entry = entry.map_err(access("read", folder))?.path();
+                // The mark goes last: until then this is done again.
+                if entry != path && !kept.contains(&entry) {
+                    tree::remove(&entry).map_err(access("remove", &entry))?;
+                }
+            }
+            make_dirs(layout)?;
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(access("read", &path)(error)),
+    }
+    file::replace(&path, boot_id.as_bytes(), 0o644, Durability::Process)
+        .map_err(access("write", &path))
 }
 
 /// Sets up the place for secrets, and keeps those in memory out of core files.
@@ -166,6 +197,7 @@ pub(super) fn tools(
         links: Links::default(),
         cleaning: Default::default(),
         turns: Default::default(),
+        host_paths: Default::default(),
         facts: Facts::gather(
             &config.node_name,
             machine,

@@ -30,13 +30,7 @@ fn begin_url(tools: &Tools) -> Receiver<()> {
 /// Reads the manifests now and whenever they change. `recovered` are the pods that run already.
 pub(super) async fn watch(tools: Tools, recovered: Vec<Arc<PodSpec>>) {
     let config = &tools.config;
-    let mut watch = match Watch::new(&config.manifests) {
-        Ok(watch) => watch,
-        Err(error) => {
-            tracing::error!("could not watch `{}`: {error}", config.manifests.display());
-            return;
-        }
-    };
+    let mut watch = Watch::new(&config.manifests);
     // Files do not know which incarnation of a pod runs.
     let mut running: BTreeSet<PodUid> = recovered
         .iter()
