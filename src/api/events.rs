@@ -129,11 +129,13 @@ pub(crate) struct Recorded {
     pub(crate) line: String,
 }
 
-/// All events as one piece of memory.
+/// All events as two pieces of memory.
 #[derive(Debug)]
 pub(crate) struct Packed {
-    lines: String,
-    versions: Vec<(u64, u64)>,
+    /// Each without its record, and the length of that.
+    seen: Vec<(Seen, usize)>,
+    /// One after the other.
+    records: String,
 }
 
 impl EventRing {
@@ -248,17 +250,28 @@ impl EventRing {
 
     /// Takes all events out.
     pub(crate) fn pack(&mut self) -> Packed {
-        let (lines, seen) = (self.lines(), std::mem::take(&mut self.seen));
-        self.bytes = 0;
-        let versions = seen.iter().map(|seen| seen.versions).collect();
-        Packed { lines, versions }
+        let seen = std::mem::take(&mut self.seen);
+        let mut packed = Packed {
+            seen: Vec::with_capacity(seen.len()),
+            records: String::with_capacity(seen.iter().map(|seen| seen.record.len()).sum()),
+        };
+        for mut seen in seen {
+            let record = std::mem::take(&mut seen.record);
+            packed.records.push_str(&record);
+            packed.seen.push((seen, record.len()));
+        }
+        packed
     }
 
     /// Puts them back.
-    pub(crate) fn unpack(&mut self, packed: &Packed) {
-        self.restore(packed.lines.as_bytes(), 0);
-        for (seen, versions) in self.seen.iter_mut().zip(&packed.versions) {
-            seen.versions = *versions;
+    pub(crate) fn unpack(&mut self, packed: Packed) {
+        let mut rest = &*packed.records;
+        self.seen = VecDeque::with_capacity(packed.seen.len());
+        for (seen, length) in packed.seen {
+            let (record, after) = rest.split_at(length);
+            rest = after;
+            let record = record.into();
+            self.seen.push_back(Seen { record, ..seen });
         }
     }
 

@@ -212,7 +212,7 @@ impl Store {
         let events = inner.ring.pack();
         // Trim first, so that the freed pages are whole before they are reused.
         allocator::trim();
-        inner.ring.unpack(&events);
+        inner.ring.unpack(events);
         let host = Arc::clone(&inner.ring.host);
         for (kind, packed) in Kind::ALL.into_iter().zip(&packed) {
             inner.collection(kind).unpack(packed, &host);
