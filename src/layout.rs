@@ -47,6 +47,12 @@ impl Layout {
         self.run_dir.join("sources.json")
     }
 
+    /// What each manifest file says of Deployments, Jobs and other documents that stand for pods, and when it was
+    /// written.
+    pub fn workloads(&self) -> PathBuf {
+        self.run_dir.join("workloads.json")
+    }
+
     /// The services in force, by manifest file.
     pub fn services(&self) -> PathBuf {
         self.run_dir.join("services.json")

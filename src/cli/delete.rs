@@ -114,6 +114,13 @@ fn wait(client: &Client, ns: &str, name: &str, before: &Value) -> Result<()> {
         },
         Err(error) => return Err(error),
     };
+    // It may have gone before the watch began, which has nothing to say of it then.
+    match client.get(&pod_path(ns, name)) {
+        Ok(pod) if has_stopped(&pod) => return Ok(()),
+        Ok(_) => {}
+        Err(error) if error.exit_code() == NOT_FOUND => return Ok(()),
+        Err(error) => return Err(error),
+    }
     for line in watch.body.lines() {
         let line = line.map_err(|e| CliError::new("lost the agent").because(e))?;
         let change: Value = serde_json::from_str(&line).unwrap_or_default();

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::{Input, Node, spawn, unblock_cleaning};
+use super::{Input, Node, task, unblock_cleaning};
 use crate::plan::{Event, NodeFact, PodFact};
 use crate::spec::{Configuration, ObjectKey, ObjectKind, PodSpec, Reason};
 use crate::types::Gather;
@@ -36,12 +36,16 @@ impl Node {
         self.record(&Event::Node(NodeFact::ConfigurationChanged { objects }));
     }
 
-    /// Writes the files of these pods' volumes again, beside the loop. What fails is reported, and tried again with the
-    /// next change or the pod's next sandbox.
-    pub(super) fn refresh_volumes(&self, pods: Vec<Arc<PodSpec>>) {
+    /// Writes the files of these pods' volumes again, beside the loop, and after former writes: the newest form of a pod
+    /// comes last. What fails is reported, and tried again with the next change or the pod's next sandbox.
+    pub(super) fn refresh_volumes(&mut self, pods: Vec<Arc<PodSpec>>) {
         let (sandboxes, inputs) = (self.tools.sandboxes.clone(), self.tools.inputs.clone());
         let facts = self.tools.facts.now();
-        spawn(async move {
+        let former = self.refreshing.take();
+        self.refreshing = Some(task(async move {
+            if let Some(former) = former {
+                former.await;
+            }
             let failures = unblock_cleaning(move || {
                 let failed = pods.iter().filter_map(|spec| {
                     let failure = sandboxes.refresh_volumes(spec, &facts).err()?;
@@ -60,6 +64,6 @@ impl Node {
                 };
                 let _ = inputs.send(Input::Event(Event::Pod { uid, fact })).await;
             }
-        });
+        }));
     }
 }

@@ -201,6 +201,8 @@ struct Node {
     cordon: cordon::NodeCordon,
     /// What was stopped by command.
     stops: stop::KeptStops,
+    /// The last write of volumes' files, which the next one waits for.
+    refreshing: Option<smol::Task<()>>,
     /// How the classes of pods share what there is.
     classes: allocatable::Shared,
     /// Memory that is to be given back.

@@ -1,25 +1,38 @@
-//! What is saved about the manifest files for an agent restart: the pods of each file, and the services and configuration
-//! documents in force. None may be lost because a file is broken or out of reach at that moment.
+//! What is saved about the manifest files for an agent restart: the pods of each file, and the services, configuration
+//! documents and documents that stand for pods. None may be lost because a file is broken or out of reach at that moment.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1 as core;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
 use super::manifests::{Inherited, MAX_TOTAL, Manifests};
 use crate::layout::Layout;
 use crate::spec::convert::{ConvertContext, Documents, documents};
+use crate::spec::workload::cron;
 use crate::spec::{PodSpec, PodUid};
 use crate::sys::file::{self, Durability};
-use crate::types::Gather;
+use crate::sys::zone;
+use crate::types::{Gather, Wall};
+
+/// The documents of a file that stand for pods, as it says them.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Saved {
+    /// When the file was written.
+    modified: Wall,
+    /// As they are shown, letter by letter: their editions are hashes of that.
+    documents: Vec<Box<RawValue>>,
+}
 
 /// The saved state by file. `recovered` are the running pods.
 pub(super) fn inherited(
     layout: &Layout,
     recovered: Vec<Arc<PodSpec>>,
+    context: &ConvertContext<'_>,
 ) -> BTreeMap<PathBuf, Inherited> {
     let mut inherited: BTreeMap<PathBuf, Inherited> = BTreeMap::new();
     let sources: BTreeMap<PodUid, PathBuf> = read(&layout.sources());
@@ -36,7 +49,8 @@ pub(super) fn inherited(
         for (path, manifests) in saved {
             let from = inherited.entry(path).or_default();
             for manifest in manifests {
-                let Some(found) = restored(&manifest) else {
+                let json = serde_json::to_vec(&manifest).expect("plain data");
+                let Some(found) = restored(&json, &ConvertContext::of("")) else {
                     continue;
                 };
                 from.services.extend(found.services);
@@ -45,14 +59,46 @@ pub(super) fn inherited(
             }
         }
     }
+    let saved: BTreeMap<PathBuf, Saved> = read(&layout.workloads());
+    for (path, file) in saved {
+        let from = inherited.entry(path).or_default();
+        from.modified = file.modified;
+        for document in file.documents {
+            let json = document.get().as_bytes();
+            let context = ConvertContext {
+                zones: &zone::read(cron::zones(json)),
+                pod_security: context.pod_security,
+                ..ConvertContext::of(context.node_name)
+            };
+            from.add_workloads(restored(json, &context));
+        }
+    }
     inherited
 }
 
+impl Inherited {
+    /// Adds documents with the pods that they ask for. Others of theirs, of a former template, are what a rollout has not
+    /// reached yet.
+    fn add_workloads(&mut self, found: Option<Documents>) {
+        let Some(found) = found else { return };
+        let is_of = |pod: &Arc<PodSpec>| {
+            let of = pod.workload.as_ref();
+            found.workloads.iter().any(|w| Some(&w.key) == of)
+        };
+        let (running, mut pods): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.pods).into_iter().partition(is_of);
+        for pod in found.pods {
+            let same = running.iter().find(|running| running.uid == pod.uid);
+            pods.push(same.map_or_else(|| Arc::new(pod), Arc::clone));
+        }
+        self.pods = pods;
+        self.workloads.extend(found.workloads);
+    }
+}
+
 /// The objects of a saved document.
-fn restored(manifest: &serde_json::Value) -> Option<Documents> {
-    let json = serde_json::to_vec(manifest).expect("plain data");
-    let context = ConvertContext::of("");
-    match documents(&json, "saved", &context) {
+fn restored(json: &[u8], context: &ConvertContext<'_>) -> Option<Documents> {
+    match documents(json, "saved", context) {
         Ok(found) => Some(found),
         Err(errors) => {
             let text: Vec<String> = errors.iter().map(ToString::to_string).collect();
@@ -87,6 +133,19 @@ pub(super) fn write(layout: &Layout, manifests: &Manifests) {
         configuration.insert(text(path), objects.collect());
     }
     replace(&layout.configuration(), &configuration);
+    let mut workloads = BTreeMap::new();
+    for (path, modified, own) in manifests.workloads() {
+        let documents = own.filter_map(|w| serde_json::from_str(&w.manifest).ok());
+        let documents = documents.collect();
+        workloads.insert(
+            text(path),
+            Saved {
+                modified,
+                documents,
+            },
+        );
+    }
+    replace(&layout.workloads(), &workloads);
 }
 
 /// A missing or unreadable file counts as empty.

@@ -336,3 +336,53 @@ fn the_edit_of_a_pod_is_taken_back() {
     });
     assert!(!agent.ok(&["get", "files"]).contains("RolledBack"));
 }
+
+#[test]
+fn a_file_broken_in_a_rollout_keeps_documents_and_old_pods_over_an_agent_restart() {
+    let agent = agent();
+    let spec = "  replicas: 3\n";
+    let text = |script: &str, probe: &str| document("Deployment", "web", script, spec, probe);
+    let set = |script: &str, probe: &str| document("StatefulSet", "db", script, spec, probe);
+    agent.write("web.yaml", &text(SLEEP, ""));
+    agent.write("db.yaml", &set(SLEEP, ""));
+    wait_rolled_out(&agent, "web", 3);
+    let ready = |status: &Value| status["availableReplicas"] == 3 && status["updatedReplicas"] == 3;
+    wait_status(&agent, "statefulsets", "db", ready);
+    let before = [pods(&agent, "web"), pods(&agent, "db")];
+    // Never ready.
+    let probe = "        readinessProbe: {exec: {command: [\"false\"]}}\n";
+    let script = format!("true; {SLEEP}");
+    let edited = [text(&script, probe), set(&script, probe)];
+    agent.write("web.yaml", &edited[0]);
+    agent.write("db.yaml", &edited[1]);
+    wait_status(&agent, "deployments", "web", |status| {
+        status["replicas"] == 4 && status["readyReplicas"] == 3
+    });
+    wait_status(&agent, "statefulsets", "db", |status| {
+        status["updatedReplicas"] == 1 && status["readyReplicas"] == 2
+    });
+    for (file, text) in [("web.yaml", &edited[0]), ("db.yaml", &edited[1])] {
+        agent.write(file, &format!("{text}: : broken\n"));
+        super::configuration::wait_rejected(&agent, file);
+    }
+    for _ in 0..2 {
+        agent.kill_and_restart();
+        super::configuration::wait_rejected(&agent, "web.yaml");
+        super::configuration::wait_rejected(&agent, "db.yaml");
+        let web = wait_status(&agent, "deployments", "web", |status| {
+            status["readyReplicas"] == 3 && status["replicas"] == 4
+        });
+        assert_eq!(web["metadata"]["generation"], 2);
+        wait_status(&agent, "statefulsets", "db", |status| {
+            status["readyReplicas"] == 2
+        });
+        assert!(pods(&agent, "web").is_superset(&before[0]));
+        assert_eq!(pods(&agent, "db"), before[1]);
+    }
+    // It goes on where it was.
+    agent.write("web.yaml", &text(SLEEP, ""));
+    agent.write("db.yaml", &set(SLEEP, ""));
+    wait_rolled_out(&agent, "web", 3);
+    wait_status(&agent, "statefulsets", "db", ready);
+    assert_eq!(pods(&agent, "web"), before[0]);
+}

@@ -71,6 +71,10 @@ pub(in crate::node) struct Inherited {
     pub(in crate::node) services: Vec<ServiceDocument>,
     /// Its configuration documents.
     pub(in crate::node) configuration: Configuration,
+    /// Its documents that stand for pods.
+    pub(in crate::node) workloads: Vec<Workload>,
+    /// When it was written.
+    pub(in crate::node) modified: Wall,
 }
 
 #[derive(Debug, Default)]
@@ -155,16 +159,20 @@ impl Loaded {
     }
 
     pub(super) fn inherited(from: Inherited) -> Self {
+        let mut workloads = from.workloads;
+        for workload in &mut workloads {
+            workload.modified = from.modified;
+        }
         Self {
             pods: from.pods,
             services: from.services,
             classes: Vec::new(),
             configuration: from.configuration,
-            workloads: Vec::new(),
+            workloads: shared(workloads),
             warnings: Vec::new(),
             own: Default::default(),
             notes: Vec::new(),
-            modified: Wall::default(),
+            modified: from.modified,
         }
     }
 

@@ -97,6 +97,14 @@ impl Loaded {
         own > 0 && !self.notes.is_empty()
     }
 
+    /// The documents that stand for pods, as the file says them.
+    pub(super) fn said_workloads(&self) -> impl Iterator<Item = &Workload> {
+        let own = &self.own.workloads;
+        let kept = move |workload: &&Arc<Workload>| own.iter().all(|(o, _)| o.key != workload.key);
+        let kept = self.workloads.iter().filter(kept);
+        own.iter().map(|(own, _)| own).chain(kept).map(Arc::as_ref)
+    }
+
     /// Takes a document and its pods out.
     fn take_workload(&mut self, key: &WorkloadKey) -> Option<(Arc<Workload>, Vec<Arc<PodSpec>>)> {
         let at = self.workloads.iter().position(|other| other.key == *key)?;

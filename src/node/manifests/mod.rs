@@ -28,8 +28,8 @@ use crate::plan::event::Desired;
 use crate::plan::workload::revisions::Overrides;
 use crate::spec::node_ports::{self, PortOf};
 use crate::spec::priority::PriorityClasses;
-use crate::spec::{Configuration, Pins, PodSecurity, PodUid, ServiceDocument};
-use crate::types::{Gather, InOrder};
+use crate::spec::{Configuration, Pins, PodSecurity, PodUid, ServiceDocument, Workload};
+use crate::types::{Gather, InOrder, Wall};
 
 use entry::{Due, Entry, Reader};
 use files::{Fingerprint, list};
@@ -430,6 +430,17 @@ impl Manifests {
     pub(super) fn services(&self) -> impl Iterator<Item = (&Path, &core::Service)> {
         let services = self.services.iter();
         services.map(|(path, service)| (path.as_path(), &service.manifest))
+    }
+
+    /// What each file in force says of documents that stand for pods, and when it was written.
+    pub(super) fn workloads(
+        &self,
+    ) -> impl Iterator<Item = (&Path, Wall, impl Iterator<Item = &Workload>)> {
+        let applied = self.entries.iter();
+        applied.filter_map(|(path, entry)| {
+            let loaded = entry.applied.as_deref()?;
+            Some((path.as_path(), loaded.modified, loaded.said_workloads()))
+        })
     }
 
     /// The configuration documents in force, and their files.

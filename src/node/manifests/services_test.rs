@@ -7,6 +7,7 @@ use super::Manifests;
 use super::tests::{Folder, errors, scan_all};
 use crate::layout::Layout;
 use crate::node::sources;
+use crate::spec::convert::ConvertContext;
 
 fn service(folder: &Folder, file: &str, name: &str, spec: &str) -> PathBuf {
     let path = folder.0.join(file);
@@ -107,19 +108,92 @@ fn services_of_a_former_agent_stay_while_their_file_is_broken_or_away() {
     assert!(before[0].2.is_some());
 
     fs::write(&path, "broken: [").unwrap();
-    let inherited = sources::inherited(&layout, vec![]);
+    let inherited = sources::inherited(&layout, vec![], &ConvertContext::of("n"));
     let mut second = Manifests::new(folder.0.clone(), "n".into(), inherited);
     scan_all(&mut second);
     assert_eq!(services(&second), before, "broken");
 
-    let inherited = sources::inherited(&layout, vec![]);
+    let inherited = sources::inherited(&layout, vec![], &ConvertContext::of("n"));
     let mut second = Manifests::new(folder.0.join("away"), "n".into(), inherited);
     scan_all(&mut second);
     assert_eq!(services(&second), before, "away");
 
     fs::remove_file(&path).unwrap();
-    let inherited = sources::inherited(&layout, vec![]);
+    let inherited = sources::inherited(&layout, vec![], &ConvertContext::of("n"));
     let mut second = Manifests::new(folder.0.clone(), "n".into(), inherited);
     scan_all(&mut second);
     assert_eq!(services(&second), [], "removed meanwhile");
+}
+
+/// Documents of all kinds that stand for pods.
+const WORKLOADS: &str = "apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web, labels: {b: '1', a: '2'}}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {z: x, app: web}}
+    spec:
+      priorityClassName: system-node-critical
+      containers: [{name: c, image: x, env: [{name: B, value: b}, {name: A, value: a}]}]
+---
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: db}
+spec:
+  serviceName: db
+  replicas: 2
+  selector: {matchLabels: {app: db}}
+  volumeClaimTemplates: [{metadata: {name: data}, spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}]
+  template:
+    metadata: {labels: {app: db}}
+    spec: {containers: [{name: c, image: x, volumeMounts: [{name: data, mountPath: /d}]}]}
+---
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: ds, namespace: other}
+spec:
+  selector: {matchLabels: {app: ds}}
+  template: {metadata: {labels: {app: ds}}, spec: {containers: [{name: c, image: x}]}}
+---
+apiVersion: batch/v1
+kind: Job
+metadata: {name: job}
+spec: {completions: 3, parallelism: 2, completionMode: Indexed, template: {spec: {restartPolicy: Never, containers: [{name: c, image: x}]}}}
+---
+apiVersion: batch/v1
+kind: CronJob
+metadata: {name: cron}
+spec: {schedule: '@hourly', jobTemplate: {spec: {template: {spec: {restartPolicy: Never, containers: [{name: c, image: x}]}}}}}
+";
+
+#[test]
+fn documents_that_stand_for_pods_and_their_pods_are_the_same_after_an_agent_restart_with_a_broken_file()
+ {
+    let (folder, run) = (Folder::new(), Folder::new());
+    let layout = Layout {
+        root: run.0.clone(),
+        run_dir: run.0.clone(),
+        log_dir: run.0.clone(),
+    };
+    let path = folder.0.join("w.yaml");
+    fs::write(&path, WORKLOADS).unwrap();
+    let mut first = folder.manifests();
+    scan_all(&mut first);
+    sources::write(&layout, &first);
+    let before = first.desired();
+    assert_eq!((before.workloads.len(), before.pods.len()), (5, 6));
+
+    fs::write(&path, format!("{WORKLOADS}broken: [")).unwrap();
+    let inherited = sources::inherited(&layout, vec![], &ConvertContext::of("n"));
+    let mut second = Manifests::new(folder.0.clone(), "n".into(), inherited);
+    scan_all(&mut second);
+    assert_eq!(errors(&second).len(), 1);
+    let after = second.desired();
+    for (key, workload) in before.workloads.iter() {
+        assert_eq!(after.workloads[key].edition, workload.edition, "{key}");
+        assert!(after.workloads[key] == *workload, "{key}");
+    }
+    assert!(after.pods == before.pods);
 }

@@ -357,6 +357,7 @@ impl Agent {
             pressure: pressure::NodePressure::new(levels),
             outside: Watching::new(tools.inputs.clone()),
             cordon: Default::default(),
+            refreshing: None,
             stops: Default::default(),
             classes: Default::default(),
             freed: Default::default(),

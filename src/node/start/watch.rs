@@ -10,6 +10,7 @@ use crate::node::execute::Tools;
 use crate::node::manifests::Manifests;
 use crate::node::watch::Watch;
 use crate::node::{Input, bundles, manifest_url, sources};
+use crate::spec::convert::ConvertContext;
 use crate::spec::{PodSpec, PodUid};
 use crate::sys::clock;
 use crate::types::Gather;
@@ -36,7 +37,11 @@ pub(super) async fn watch(tools: Tools, recovered: Vec<Arc<PodSpec>>) {
         .iter()
         .flat_map(|spec| [spec.uid.clone(), spec.template.clone()])
         .gather();
-    let inherited = sources::inherited(&config.layout, recovered);
+    let context = ConvertContext {
+        pod_security: config.pod_security,
+        ..ConvertContext::of(&config.node_name)
+    };
+    let inherited = sources::inherited(&config.layout, recovered, &context);
     let mut manifests = Manifests::new(
         config.manifests.clone(),
         config.node_name.clone(),
