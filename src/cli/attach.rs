@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::args::AttachArgs;
 use super::client::Client;
 use super::error::Result;
+use super::logs::told_container;
 use super::pod_path;
 use super::session::{self, Manner};
 use super::target::pod_of;
@@ -16,18 +17,20 @@ pub(super) fn run(client: &Client, args: &AttachArgs) -> Result<ExitCode> {
     let pod = &*pod_of(client, &args.namespace.namespace, &args.pod)?;
     let path = pod_path(&args.namespace.namespace, pod);
     let shown = client.get(&path)?;
-    let container = args.container.as_deref();
-    let has_tty = has_terminal(&shown, container);
+    let container = match &args.container {
+        Some(container) => container.clone(),
+        None => told_container(&shown, pod),
+    };
+    let has_tty = has_terminal(&shown, &container);
     if args.tty && !has_tty {
-        let name = container.unwrap_or("of the pod");
-        eprintln!("error: Unable to use a TTY - container {name} did not allocate one");
+        eprintln!("error: Unable to use a TTY - container {container} did not allocate one");
     }
     let manner = Manner {
         stdin: args.stdin,
         tty: has_tty,
         detachable: true,
     };
-    to(client, (&path, container), manner, args.quiet, false)
+    to(client, (&path, Some(&container)), manner, args.quiet, false)
 }
 
 /// Attaches to a running container; with `logs`, prints its earlier output first.
@@ -58,16 +61,12 @@ pub(super) fn to(
     session::run(client, &path, manner)
 }
 
-/// Whether the container, or the pod's only container, has a terminal.
-fn has_terminal(pod: &Value, container: Option<&str>) -> bool {
+/// Whether the container has a terminal.
+fn has_terminal(pod: &Value, container: &str) -> bool {
     let lists = ["containers", "initContainers", "ephemeralContainers"];
     let mut all = lists
         .iter()
         .filter_map(|list| pod["spec"][list].as_array())
         .flatten();
-    let found = match container {
-        Some(name) => all.find(|c| c["name"] == name),
-        None => all.next(),
-    };
-    found.is_some_and(|c| c["tty"] == true)
+    all.any(|c| c["name"] == container && c["tty"] == true)
 }

@@ -17,6 +17,7 @@ use nix::sys::socket::{MsgFlags, send};
 use super::args::CpArgs;
 use super::client::Client;
 use super::error::{CliError, Result};
+use super::logs::container_of;
 use super::table::one_line;
 use super::target::{pod_of, pod_or_owner};
 use crate::api::encode;
@@ -115,9 +116,8 @@ fn begin(
         encode(namespace),
         encode(&pod)
     );
-    if let Some(container) = &args.container {
-        path.push_str(&format!("&container={}", encode(container)));
-    }
+    let container = container_of(client, namespace, &pod, args.container.as_deref())?;
+    path.push_str(&format!("&container={}", encode(&container)));
     client.upgrade(&path, frame::PROTOCOL)
 }
 

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use super::args::ExecArgs;
 use super::client::Client;
 use super::error::Result;
+use super::logs::container_of;
 use super::pod_path;
 use super::session::{self, Manner};
 use super::target::pod_of;
@@ -17,19 +18,19 @@ pub(super) fn run(client: &Client, args: &ExecArgs) -> Result<ExitCode> {
         detachable: false,
     };
     let pod = pod_of(client, &args.namespace.namespace, &args.pod)?;
-    session::run(client, &path(args, &pod), manner)
+    let given = args.container.as_deref();
+    let container = container_of(client, &args.namespace.namespace, &pod, given)?;
+    session::run(client, &path(args, &pod, &container), manner)
 }
 
-fn path(args: &ExecArgs, pod: &str) -> String {
+fn path(args: &ExecArgs, pod: &str, container: &str) -> String {
     let mut path = format!(
-        "{}/exec?stdin={}&tty={}",
+        "{}/exec?stdin={}&tty={}&container={}",
         pod_path(&args.namespace.namespace, pod),
         args.stdin,
-        args.tty
+        args.tty,
+        encode(container)
     );
-    if let Some(container) = &args.container {
-        path.push_str(&format!("&container={}", encode(container)));
-    }
     if let Some((columns, rows)) = session::size().filter(|_| args.tty) {
         path.push_str(&format!("&cols={columns}&rows={rows}"));
     }

@@ -213,7 +213,7 @@ fn due(
                 active += 1;
                 let name = text(pod, "name");
                 if !args.all_containers && args.container.is_none() {
-                    logs::first_container(pod, &name);
+                    logs::told_container(pod, &name);
                 }
                 streams.push(logs::stream(args, &name, &key.1, &options));
                 seen.insert(key);
@@ -228,10 +228,7 @@ fn wanted(args: &LogsArgs, pod: &Value) -> Vec<String> {
     match (args.all_containers, &args.container) {
         (true, _) => logs::container_names(pod),
         (false, Some(container)) => vec![container.clone()],
-        (false, None) => {
-            let first = pod["spec"]["containers"][0]["name"].as_str();
-            vec![first.unwrap_or_default().to_owned()]
-        }
+        (false, None) => vec![logs::default_container(pod)],
     }
 }
 

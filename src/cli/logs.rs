@@ -18,6 +18,9 @@ use crate::api::encode;
 /// Longest line that is printed in one piece, in bytes; a longer one is printed in several.
 const MAX_LINE_BYTES: u64 = 64 << 10;
 
+/// Names the container that is meant where none is; kubectl's.
+const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
+
 /// Lines of each container of several pods, as kubectl has it.
 const LINES_OF_MANY: i64 = 10;
 
@@ -85,13 +88,8 @@ fn streams(client: &Client, args: &LogsArgs, options: &str) -> Result<Vec<Stream
             let pod = args.pod.as_deref().unwrap_or_default();
             let pod = pod_of(client, namespace, pod)?;
             if !args.all_containers && !args.prefix && !args.all_pods {
-                let container = args.container.as_deref();
-                return Ok(vec![stream(
-                    args,
-                    &pod,
-                    container.unwrap_or_default(),
-                    options,
-                )]);
+                let container = container_of(client, namespace, &pod, args.container.as_deref())?;
+                return Ok(vec![stream(args, &pod, &container, options)]);
             }
             vec![client.get(&pod_path(namespace, &pod))?]
         }
@@ -105,7 +103,7 @@ fn streams(client: &Client, args: &LogsArgs, options: &str) -> Result<Vec<Stream
         let containers = match (args.all_containers, &args.container) {
             (true, _) => container_names(pod),
             (false, Some(container)) => vec![container.clone()],
-            (false, None) => vec![first_container(pod, name)],
+            (false, None) => vec![told_container(pod, name)],
         };
         streams.extend(
             containers
@@ -128,16 +126,39 @@ pub(super) fn stream(args: &LogsArgs, pod: &str, container: &str, options: &str)
     }
 }
 
-/// The first regular container; says so if there are others.
-pub(super) fn first_container(pod: &Value, name: &str) -> String {
-    let all = container_names(pod);
+/// The container that is meant where none is named: that of kubectl's annotation, or else the first regular one.
+pub(super) fn default_container(pod: &Value) -> String {
     let first = pod["spec"]["containers"][0]["name"].as_str();
-    let first = first.unwrap_or_default().to_owned();
-    if all.len() > 1 {
+    annotated(pod).or(first).unwrap_or_default().to_owned()
+}
+
+fn annotated(pod: &Value) -> Option<&str> {
+    let named = pod["metadata"]["annotations"][DEFAULT_CONTAINER].as_str()?;
+    let all = container_names(pod);
+    all.iter().any(|one| one == named).then_some(named)
+}
+
+/// The same; says so if there are others, and nobody has named it.
+pub(super) fn told_container(pod: &Value, name: &str) -> String {
+    let (container, all) = (default_container(pod), container_names(pod));
+    if annotated(pod).is_none() && all.len() > 1 {
         let all = all.join(", ");
-        eprintln!("Defaulted container \"{first}\" of pod {name} out of: {all}");
+        eprintln!("Defaulted container \"{container}\" of pod {name} out of: {all}");
     }
-    first
+    container
+}
+
+/// The container of a pod that is meant.
+pub(super) fn container_of(
+    client: &Client,
+    namespace: &str,
+    pod: &str,
+    given: Option<&str>,
+) -> Result<String> {
+    match given {
+        Some(given) => Ok(given.to_owned()),
+        None => Ok(told_container(&client.get(&pod_path(namespace, pod))?, pod)),
+    }
 }
 
 /// Follows several logs, each on a thread of its own. Lines are printed whole, one at a time.

@@ -186,3 +186,40 @@ fn what_is_followed_is_limited_and_errors_end_it_unless_they_are_ignored() {
         assert_eq!(agent.cli(args).status.code(), Some(2), "{args:?}");
     }
 }
+
+#[test]
+fn without_a_container_the_first_is_meant_or_that_of_kubectls_annotation() {
+    let agent = Agent::start();
+    let second = "  - name: second\n    image: busybox:test\n    command: [sh, -c, 'echo from second; exec sleep 1000']\n";
+    let text = shell_pod("a", "echo from main; exec sleep 1000", "", second);
+    agent.write("a.yaml", &text);
+    agent.wait_running("a");
+    let said = agent.cli(&["logs", "a"]);
+    assert_eq!(String::from_utf8_lossy(&said.stdout), "from main\n");
+    let told = "Defaulted container \"main\" of pod a out of: main, second\n";
+    assert_eq!(String::from_utf8_lossy(&said.stderr), told);
+    let said = agent.cli(&["exec", "a", "--", "true"]);
+    assert_eq!(String::from_utf8_lossy(&said.stderr), told);
+    let annotation = "metadata:\n  annotations: {kubectl.kubernetes.io/default-container: second}";
+    agent.write("a.yaml", &text.replacen("metadata:", annotation, 1));
+    agent.ok(&[
+        "wait",
+        "pod/a",
+        "--for=jsonpath={.metadata.annotations.kubectl\\.kubernetes\\.io/default-container}=second",
+        "--timeout=60s",
+    ]);
+    let said = agent.cli(&["logs", "a"]);
+    assert_eq!(String::from_utf8_lossy(&said.stdout), "from second\n");
+    assert_eq!(String::from_utf8_lossy(&said.stderr), "");
+    agent.ok(&["exec", "a", "--", "touch", "/tmp/of-second"]);
+    agent.ok(&[
+        "exec",
+        "a",
+        "-c",
+        "second",
+        "--",
+        "test",
+        "-e",
+        "/tmp/of-second",
+    ]);
+}
