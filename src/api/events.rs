@@ -132,9 +132,9 @@ pub(crate) struct Recorded {
 /// All events as two pieces of memory.
 #[derive(Debug)]
 pub(crate) struct Packed {
-    /// Each without its record, and the length of that.
+    /// The events without their records, and the length of each record.
     seen: Vec<(Seen, usize)>,
-    /// One after the other.
+    /// The records, one after the other.
     records: String,
 }
 

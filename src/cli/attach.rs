@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use super::args::AttachArgs;
 use super::client::Client;
+use super::container;
 use super::error::Result;
-use super::logs::told_container;
 use super::pod_path;
 use super::session::{self, Manner};
 use super::target::pod_of;
@@ -19,7 +19,7 @@ pub(super) fn run(client: &Client, args: &AttachArgs) -> Result<ExitCode> {
     let shown = client.get(&path)?;
     let container = match &args.container {
         Some(container) => container.clone(),
-        None => told_container(&shown, pod),
+        None => container::announced(&shown, pod),
     };
     let has_tty = has_terminal(&shown, &container);
     if args.tty && !has_tty {

@@ -16,8 +16,8 @@ use nix::sys::socket::{MsgFlags, send};
 
 use super::args::CpArgs;
 use super::client::Client;
+use super::container;
 use super::error::{CliError, Result};
-use super::logs::container_of;
 use super::table::one_line;
 use super::target::{pod_of, pod_or_owner};
 use crate::api::encode;
@@ -116,7 +116,7 @@ fn begin(
         encode(namespace),
         encode(&pod)
     );
-    let container = container_of(client, namespace, &pod, args.container.as_deref())?;
+    let container = container::of(client, namespace, &pod, args.container.as_deref())?;
     path.push_str(&format!("&container={}", encode(&container)));
     client.upgrade(&path, frame::PROTOCOL)
 }

@@ -114,7 +114,7 @@ fn wait(client: &Client, ns: &str, name: &str, before: &Value) -> Result<()> {
         },
         Err(error) => return Err(error),
     };
-    // It may have gone before the watch began, which has nothing to say of it then.
+    // A watch does not report a pod that has gone before it began.
     match client.get(&pod_path(ns, name)) {
         Ok(pod) if has_stopped(&pod) => return Ok(()),
         Ok(_) => {}

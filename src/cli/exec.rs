@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 use super::args::ExecArgs;
 use super::client::Client;
+use super::container;
 use super::error::Result;
-use super::logs::container_of;
 use super::pod_path;
 use super::session::{self, Manner};
 use super::target::pod_of;
@@ -19,7 +19,7 @@ pub(super) fn run(client: &Client, args: &ExecArgs) -> Result<ExitCode> {
     };
     let pod = pod_of(client, &args.namespace.namespace, &args.pod)?;
     let given = args.container.as_deref();
-    let container = container_of(client, &args.namespace.namespace, &pod, given)?;
+    let container = container::of(client, &args.namespace.namespace, &pod, given)?;
     session::run(client, &path(args, &pod, &container), manner)
 }
 

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::args::LogsArgs;
 use super::client::Client;
+use super::container;
 use super::error::{CliError, Result};
 use super::logs::{self, Stream};
 use super::pod_path;
@@ -145,7 +146,7 @@ fn check(client: &Client, args: &LogsArgs, whose: Whose<'_>, pods: &[Value]) -> 
         (false, _) => {}
     }
     let containers = |pod: &Value| match args.all_containers {
-        true => logs::container_names(pod).len(),
+        true => container::names(pod).len(),
         false => 1,
     };
     let wanted: usize = match (whose.is_one(), pods.first()) {
@@ -213,7 +214,7 @@ fn due(
                 active += 1;
                 let name = text(pod, "name");
                 if !args.all_containers && args.container.is_none() {
-                    logs::told_container(pod, &name);
+                    container::announced(pod, &name);
                 }
                 streams.push(logs::stream(args, &name, &key.1, &options));
                 seen.insert(key);
@@ -226,9 +227,9 @@ fn due(
 /// The containers of a pod that are asked for.
 fn wanted(args: &LogsArgs, pod: &Value) -> Vec<String> {
     match (args.all_containers, &args.container) {
-        (true, _) => logs::container_names(pod),
+        (true, _) => container::names(pod),
         (false, Some(container)) => vec![container.clone()],
-        (false, None) => vec![logs::default_container(pod)],
+        (false, None) => vec![container::default(pod)],
     }
 }
 
@@ -252,9 +253,7 @@ fn has_started(pod: &Value, container: &str) -> bool {
             .iter()
             .any(|state| state.is_object())
         }
-        None => !logs::container_names(pod)
-            .iter()
-            .any(|known| known == container),
+        None => !container::names(pod).iter().any(|known| known == container),
     }
 }
 

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::args::LogsArgs;
 use super::client::Client;
+use super::container;
 use super::error::{CliError, Result};
 use super::follow::{self, Whose};
 use super::similar::nothing_in;
@@ -17,9 +18,6 @@ use crate::api::encode;
 
 /// Longest line that is printed in one piece, in bytes; a longer one is printed in several.
 const MAX_LINE_BYTES: u64 = 64 << 10;
-
-/// Names the container that is meant where none is; kubectl's.
-const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 
 /// Lines of each container of several pods, as kubectl has it.
 const LINES_OF_MANY: i64 = 10;
@@ -88,7 +86,7 @@ fn streams(client: &Client, args: &LogsArgs, options: &str) -> Result<Vec<Stream
             let pod = args.pod.as_deref().unwrap_or_default();
             let pod = pod_of(client, namespace, pod)?;
             if !args.all_containers && !args.prefix && !args.all_pods {
-                let container = container_of(client, namespace, &pod, args.container.as_deref())?;
+                let container = container::of(client, namespace, &pod, args.container.as_deref())?;
                 return Ok(vec![stream(args, &pod, &container, options)]);
             }
             vec![client.get(&pod_path(namespace, &pod))?]
@@ -101,9 +99,9 @@ fn streams(client: &Client, args: &LogsArgs, options: &str) -> Result<Vec<Stream
     for pod in &pods {
         let name = pod["metadata"]["name"].as_str().unwrap_or_default();
         let containers = match (args.all_containers, &args.container) {
-            (true, _) => container_names(pod),
+            (true, _) => container::names(pod),
             (false, Some(container)) => vec![container.clone()],
-            (false, None) => vec![told_container(pod, name)],
+            (false, None) => vec![container::announced(pod, name)],
         };
         streams.extend(
             containers
@@ -123,41 +121,6 @@ pub(super) fn stream(args: &LogsArgs, pod: &str, container: &str, options: &str)
     Stream {
         path: format!("{path}/log?container={}{options}", encode(container)),
         prefix,
-    }
-}
-
-/// The container that is meant where none is named: that of kubectl's annotation, or else the first regular one.
-pub(super) fn default_container(pod: &Value) -> String {
-    let first = pod["spec"]["containers"][0]["name"].as_str();
-    annotated(pod).or(first).unwrap_or_default().to_owned()
-}
-
-fn annotated(pod: &Value) -> Option<&str> {
-    let named = pod["metadata"]["annotations"][DEFAULT_CONTAINER].as_str()?;
-    let all = container_names(pod);
-    all.iter().any(|one| one == named).then_some(named)
-}
-
-/// The same; says so if there are others, and nobody has named it.
-pub(super) fn told_container(pod: &Value, name: &str) -> String {
-    let (container, all) = (default_container(pod), container_names(pod));
-    if annotated(pod).is_none() && all.len() > 1 {
-        let all = all.join(", ");
-        eprintln!("Defaulted container \"{container}\" of pod {name} out of: {all}");
-    }
-    container
-}
-
-/// The container of a pod that is meant.
-pub(super) fn container_of(
-    client: &Client,
-    namespace: &str,
-    pod: &str,
-    given: Option<&str>,
-) -> Result<String> {
-    match given {
-        Some(given) => Ok(given.to_owned()),
-        None => Ok(told_container(&client.get(&pod_path(namespace, pod))?, pod)),
     }
 }
 
@@ -236,14 +199,6 @@ fn seconds(text: &str) -> Option<u64> {
         rest = &rest[unit.len()..];
     }
     (number.is_empty() && !text.is_empty()).then(|| total_ms.div_ceil(1000))
-}
-
-pub(super) fn container_names(pod: &Value) -> Vec<String> {
-    let lists = ["initContainers", "containers", "ephemeralContainers"];
-    let lists = lists.map(|list| pod["spec"][list].as_array());
-    let all = lists.into_iter().flatten().flatten();
-    all.filter_map(|c| c["name"].as_str().map(str::to_owned))
-        .collect()
 }
 
 /// Prints a log to its end, which others may write to at the same time: each line at once.

@@ -13,6 +13,7 @@ pub mod client;
 mod complete;
 mod condition;
 mod config;
+mod container;
 mod convert;
 mod copy;
 mod cordon;

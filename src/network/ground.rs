@@ -307,8 +307,8 @@ pub(super) fn step(
     })
 }
 
-/// Makes the folder of the pins, and keeps them out of other mount namespaces. One with pins is left as it is: they
-/// would be hidden by another mount.
+/// Makes the folder of the pins, and keeps them out of other mount namespaces. A folder with pins is left as it is:
+/// another mount would hide them.
 pub(super) fn pins(folder: &Path) -> Result<(), NetworkError> {
     let prepare = || {
         crate::sys::file::make_dirs(folder, 0o700)?;

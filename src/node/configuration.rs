@@ -36,8 +36,8 @@ impl Node {
         self.record(&Event::Node(NodeFact::ConfigurationChanged { objects }));
     }
 
-    /// Writes the files of these pods' volumes again, beside the loop, and after former writes: the newest form of a pod
-    /// comes last. What fails is reported, and tried again with the next change or the pod's next sandbox.
+    /// Writes the files of these pods' volumes again, beside the loop and after earlier writes, so that the newest form of a
+    /// pod is written last. What fails is reported, and tried again with the next change or the pod's next sandbox.
     pub(super) fn refresh_volumes(&mut self, pods: Vec<Arc<PodSpec>>) {
         let (sandboxes, inputs) = (self.tools.sandboxes.clone(), self.tools.inputs.clone());
         let facts = self.tools.facts.now();

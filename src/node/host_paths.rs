@@ -1,5 +1,5 @@
-//! Paths of the node that pods use as volumes (`hostPath`, volumes of claims) are looked at before a pod's start takes a
-//! turn: one on a file server that does not answer holds up its own pods only.
+//! A check of the paths that pods use as volumes (`hostPath`, volumes of claims), before their start takes a turn: a file
+//! server that does not answer delays its own pods only.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use crate::effects::volume::{VolumeError, VolumeFailure};
 /// How long a path may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The looks under way.
+/// The checks under way.
 #[derive(Debug, Clone, Default)]
 pub(super) struct HostPaths(Arc<Mutex<BTreeMap<PathBuf, Look>>>);
 
@@ -22,11 +22,11 @@ pub(super) struct HostPaths(Arc<Mutex<BTreeMap<PathBuf, Look>>>);
 type Look = Receiver<()>;
 
 impl HostPaths {
-    /// Waits until all these paths, each with the name of its volume, have answered, whatever they are.
+    /// Waits until all paths have answered; each comes with the name of its volume. A missing path is an answer, too.
     ///
     /// # Errors
     ///
-    /// The first that does not answer in time. It stays under way, and nothing else is started for it.
+    /// The first path that does not answer in time. Its check goes on, and later calls wait for the same one.
     pub(super) async fn answer(&self, paths: Vec<(String, PathBuf)>) -> Result<(), VolumeFailure> {
         let looks: Vec<_> = paths.iter().map(|(_, path)| self.look(path)).collect();
         let time_is_up = async {

@@ -53,13 +53,13 @@ impl<T: Clone + PartialEq + Serialize + DeserializeOwned> Kept<T> {
         slot.set(bytes);
         let written = Arc::clone(slot).written();
         super::spawn(async move {
-            // It is reported, and tried again.
+            // The slot logs a failure, and repeats the write.
             let _ = written.await;
         });
         Some(before)
     }
 
-    /// Calls `then` once all changes are on disk, or could not be written.
+    /// Calls `then` once all changes are on disk, or with the error of their write.
     pub(super) fn when_written(&mut self, then: impl FnOnce(Result<(), CommandError>) + 'static) {
         let slot = self.slot.clone();
         super::spawn(async move {
@@ -70,7 +70,7 @@ impl<T: Clone + PartialEq + Serialize + DeserializeOwned> Kept<T> {
             then(wrote.map_err(|why| CommandError {
                 kind: CommandErrorKind::Failed,
                 message: format!(
-                    "{why}; it holds only until the agent ends, unless it can be written later"
+                    "{why}; until a later write succeeds, it holds only as long as the agent runs"
                 ),
             }));
         });

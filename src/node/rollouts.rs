@@ -40,8 +40,8 @@ impl OnDisk {
 }
 
 impl Node {
-    /// Writes changes of the records, or finds that they cannot be written now, and then has what they say put in force. How far rollouts are may rest for a
-    /// moment if the time is given.
+    /// Writes changes of the records and then puts what they say in force, also where the write fails. How far rollouts are
+    /// may rest for a moment if the time is given.
     pub(super) fn keep_revisions(&mut self, now: Option<Time>) -> Option<Task<()>> {
         let histories = &self.state.workloads.histories;
         let changes = histories.changes;

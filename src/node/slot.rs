@@ -1,5 +1,5 @@
-//! A file and the newest content for it, which is written beside the loop. What cannot be written, as on a full disk, stays
-//! the newest content and is tried again until it can be.
+//! A file and its newest content, which is written beside the loop. A failed write, as on a full disk, is repeated until it
+//! succeeds.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::sys::file::{self, Durability};
 
-/// The pauses before what could not be written is tried again: each is twice the one before.
+/// The pauses before a failed write is repeated: each is twice the one before.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LAST_RETRY: Duration = Duration::from_secs(60);
 
@@ -22,7 +22,7 @@ pub(super) struct Slot {
     file: Mutex<()>,
     /// The last write failed.
     failing: AtomicBool,
-    /// It is tried again.
+    /// A task repeats it.
     retrying: AtomicBool,
 }
 
@@ -38,18 +38,18 @@ impl Slot {
         })
     }
 
-    /// Has this be written next. Returns whether nothing was to be written: otherwise whatever writes that takes this.
+    /// Replaces the content to be written. Returns whether there was none: otherwise its writer takes this instead.
     pub(super) fn set(&self, content: Option<Vec<u8>>) -> bool {
         lock(&self.next).replace(content).is_none()
     }
 
-    /// Whether the newest content is about to be written.
+    /// Whether a write is under way or about to begin. A failing one does not count: nothing waits for it.
     pub(super) fn is_due(&self) -> bool {
         let failing = self.failing.load(Ordering::Relaxed);
         !failing && (lock(&self.next).is_some() || self.file.try_lock().is_err())
     }
 
-    /// Ends when the newest content is on disk, or could not be written, which is then tried again beside everything else.
+    /// Writes the newest content. A failure is returned, and the write is repeated in the background.
     pub(super) async fn written(self: Arc<Self>) -> Result<(), String> {
         let wrote = self.write_beside().await;
         if wrote.is_err() && !self.retrying.swap(true, Ordering::Relaxed) {
@@ -62,7 +62,8 @@ impl Slot {
         let mut pause = FIRST_RETRY;
         loop {
             smol::Timer::after(pause).await;
-            if self.write_beside().await.is_ok() {
+            // Another write may have failed meanwhile.
+            if self.write_beside().await.is_ok() && lock(&self.next).is_none() {
                 break;
             }
             pause = LAST_RETRY.min(pause * 2);
@@ -75,7 +76,7 @@ impl Slot {
         super::unblock(move || slot.write()).await
     }
 
-    /// Blocking. Writes the newest content, unless that is done already. The first error in a row is reported.
+    /// Blocking. Writes the newest content, unless that is done already. The first of several failures is logged.
     pub(super) fn write(&self) -> Result<(), String> {
         let _file = lock(&self.file);
         let next = lock(&self.next).take();

@@ -19,12 +19,12 @@ use crate::sys::file::{self, Durability};
 use crate::sys::zone;
 use crate::types::{Gather, Wall};
 
-/// The documents of a file that stand for pods, as it says them.
+/// The documents of a file that stand for pods.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Saved {
     /// When the file was written.
     modified: Wall,
-    /// As they are shown, letter by letter: their editions are hashes of that.
+    /// Their JSON, byte for byte: editions are hashes of it.
     documents: Vec<Box<RawValue>>,
 }
 
@@ -77,8 +77,7 @@ pub(super) fn inherited(
 }
 
 impl Inherited {
-    /// Adds documents with the pods that they ask for. Others of theirs, of a former template, are what a rollout has not
-    /// reached yet.
+    /// Adds documents and the pods that they ask for. Pods of a former template are left to the planner's rollout.
     fn add_workloads(&mut self, found: Option<Documents>) {
         let Some(found) = found else { return };
         let is_of = |pod: &Arc<PodSpec>| {

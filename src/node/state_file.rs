@@ -1,6 +1,6 @@
 //! State files: what an agent restart needs beside the pods' folders. Each is written beside the loop, once for all
 //! changes since the last write; how far rollouts are, which is on flash, at most once a second, as many documents
-//! change together. What cannot be written, as on a full disk, holds meanwhile, and is tried again until it can be. A lost
+//! change together. A failed write is repeated (`slot.rs`). A lost
 //! write may at most give a new pod the UID of an earlier one, or a condition a later time, or a rollout its whole time
 //! again.
 
@@ -78,7 +78,7 @@ impl StateFiles {
 }
 
 impl StateFiles {
-    /// Ends when what Jobs have achieved is on disk, or cannot be written; `None`: that is known.
+    /// Ends when what Jobs have achieved is on disk, or its write has failed; `None`: there is nothing to wait for.
     pub(super) fn jobs_written(&self) -> Option<impl Future<Output = ()> + use<>> {
         self.jobs.slot.is_due().then(|| self.jobs.written())
     }
@@ -110,7 +110,7 @@ impl Node {
         files.jobs.keep(changes, now, || json(&kept()));
         if files.crons != crons {
             files.crons = crons;
-            // A run of a CronJob begins after that; where nothing can be written, it still begins.
+            // A run of a CronJob begins after that, also where the write fails.
             let (written, inputs) = (files.jobs.written(), self.tools.inputs.clone());
             super::spawn(async move {
                 written.await;
@@ -137,7 +137,7 @@ impl Node {
             &files.rollouts,
             &files.revisions,
         ] {
-            // It is reported.
+            // The slot logs a failure.
             let _ = file.slot.write();
         }
     }
@@ -220,11 +220,11 @@ impl StateFile {
         }
     }
 
-    /// Ends when the newest state is written, or could not be.
+    /// Writes the newest state, once.
     fn written(&self) -> impl Future<Output = ()> + use<> {
         let written = Arc::clone(&self.slot).written();
         async move {
-            // It is reported, and tried again.
+            // The slot logs a failure, and repeats the write.
             let _ = written.await;
         }
     }

@@ -13,7 +13,7 @@ use smol::Async;
 #[derive(Debug)]
 pub(super) struct Watch {
     target: PathBuf,
-    /// `None`: the node had none left for the agent.
+    /// `None`: no instance of inotify was free.
     hints: Option<Hints>,
 }
 
@@ -37,12 +37,12 @@ impl Hints {
 }
 
 impl Watch {
-    /// A missing target is no error: it may appear later. Nor is a node without a free instance of inotify, which other
-    /// programs may use up: changes are noticed later then, and it is tried again.
+    /// A missing target is no error: it may appear later. Without a free instance of inotify, which other programs may use
+    /// up, changes are noticed late until there is one.
     pub(super) fn new(target: &Path) -> Self {
         let hints = Hints::new().map_err(|error| {
             tracing::warn!(
-                "could not watch `{}` (fs.inotify.max_user_instances): {error}, looking now and then",
+                "could not watch `{}`: {error}; changes are noticed late (see fs.inotify.max_user_instances)",
                 target.display()
             );
         });

@@ -80,7 +80,7 @@ pub(super) fn compress(current: &Path) -> Option<i32> {
         Fork::Child => {
             process::set_name(c"coracle-gzip");
             crate::sys::signals::reset();
-            // Whoever waits for the shim's end, or for that of a container's output, must not wait for this.
+            // The agent takes an open socket for a live shim, and a container an open pipe for a reader.
             let _ = process::end_with_parent();
             process::close_except(&mut [2]);
             process::lowest_priority();

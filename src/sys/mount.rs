@@ -47,7 +47,8 @@ fn is_mounted(path: &Path) -> io::Result<bool> {
     Ok(table()?.iter().any(|mount| mount.target == path))
 }
 
-/// The path as the kernel has it in its table: `/var/run` is a link on most systems. A missing one has nothing mounted.
+/// The path without links, as the mount table has it: `/var/run` is a link on most systems. Nothing is mounted at a missing
+/// one.
 fn real(path: &Path) -> io::Result<PathBuf> {
     match path.canonicalize() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(path.to_owned()),
@@ -77,16 +78,15 @@ pub fn make_private(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Has mounts below a mount point spread to its copies in other mount namespaces, and back.
+/// Makes a mount point shared: mounts below it spread to its copies in other mount namespaces, and back.
 pub fn share(path: &Path) -> io::Result<()> {
     let none = None::<&str>;
     Ok(mount(none, path, none, MsFlags::MS_SHARED, none)?)
 }
 
 /// Unmounts what is mounted right in a folder, in this mount namespace only, after a copy of the table was made
-/// (`unshare`). The folder's own mount stays: its parent may have peers in other namespaces, where an unmount takes
-/// effect, too, on a mount that has none below it (mount_namespaces(7)). A folder that is no mount point is left as
-/// it is.
+/// (`unshare`). The folder's own mount stays: its unmount would spread to other namespaces through a shared parent
+/// (mount_namespaces(7)). A folder that is no mount point is left as it is.
 pub fn let_go(folder: &Path) -> io::Result<()> {
     let private = MsFlags::MS_PRIVATE | MsFlags::MS_REC;
     match mount(None::<&str>, folder, None::<&str>, private, None::<&str>) {

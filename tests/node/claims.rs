@@ -43,20 +43,23 @@ fn an_ephemeral_volume_outlives_containers_and_ends_with_its_pod() {
 #[test]
 fn a_claim_whose_record_cannot_be_read_is_not_bound_anew() {
     let agent = Agent::start();
+    // Claims do not mind stray files.
+    let all = agent.root.join("root/claims");
+    fs::create_dir_all(&all).expect("temp dir");
+    fs::write(all.join("stray"), "").expect("written");
     agent.write("claim.yaml", CLAIM);
     agent.write("a.yaml", &pod("a", "data", ""));
     agent.wait_running("a");
     run(&agent, "a", "echo kept >/data/file");
     agent.remove("a.yaml");
     agent.wait_gone("a");
-    let claims = fs::read_dir(agent.root.join("root/claims")).expect("claims");
-    let folder = claims.flatten().next().expect("the claim").path();
+    let folder = all.join("default_data");
     let record = fs::read(folder.join("claim.json")).expect("a record");
     fs::write(folder.join("claim.json"), "{").expect("written");
     agent.write("a.yaml", &pod("a", "data", ""));
     super::events::wait_event(&agent, |event| {
         let said = event["message"].as_str().unwrap_or_default();
-        event["reason"] == "FailedMount" && said.contains("without it the claim is bound anew")
+        event["reason"] == "FailedMount" && said.contains("delete it to bind the claim again")
     });
     fs::write(folder.join("claim.json"), record).expect("written");
     agent.wait_running("a");

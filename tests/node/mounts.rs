@@ -69,7 +69,7 @@ fn a_file_server_that_does_not_answer_holds_up_its_own_pods_only() {
     wait_event(&agent, |event| {
         let said = event["message"].as_str().unwrap_or_default();
         event["reason"] == "FailedMount"
-            && said.ends_with("hung/below does not answer: is what it lies on still there?")
+            && said.ends_with("hung/below does not answer: its file server may be away")
     });
     let good = shell_pod("good", SLEEP, "  hostNetwork: true\n", "");
     agent.write("good.yaml", &good);

@@ -30,6 +30,8 @@ mod work;
 #[cfg(test)]
 mod convert_test;
 #[cfg(test)]
+mod lost_test;
+#[cfg(test)]
 mod meaning_test;
 #[cfg(test)]
 mod units_test;

@@ -336,7 +336,7 @@ fn inotify() -> Finding {
     )
 }
 
-/// What the node mounts or unmounts reaches running pods, and what they hold, only below a shared mount.
+/// Whether mounts and unmounts on the node reach running pods: only those below a shared mount do.
 fn propagation() -> Finding {
     let table = read("/proc/self/mountinfo");
     let mut lines = table
@@ -351,9 +351,7 @@ fn propagation() -> Finding {
     let shared = tags.clone().any(|tag| tag.starts_with("shared:"));
     let detail = match shared {
         true => "the root is shared",
-        false => {
-            "the root is private: a file system that is unmounted stays in use by running pods"
-        }
+        false => "the root is private: running pods keep unmounted file systems in use",
     };
     Finding::new(level(shared, Level::Warn), "mounts", detail)
         .hint("share it at each boot: `mount --make-rshared /`")

@@ -56,7 +56,7 @@ impl Sandboxes {
     pub fn remove_volumes(&self, uid: &PodUid) -> Result<(), SandboxError> {
         let in_memory = self.layout().pod_run(uid).dir.join("volumes");
         let on_disk = self.layout().pod_state(uid).dir.join("volumes");
-        // Containers may have mounted something in volumes of both kinds, and had that spread to the node.
+        // Mounts by containers reach the node with `mountPropagation: Bidirectional`.
         for path in [&in_memory, &on_disk] {
             mount::unmount_below(path).map_err(|source| access("unmount below", path, source))?;
         }

@@ -19,8 +19,8 @@ use crate::types::Exit;
 /// libcontainer has no timeouts: a shim that does not answer for this long counts as dead.
 pub(super) const REQUEST_PATIENCE: Duration = Duration::from_secs(60);
 
-/// The same for the greeting, which the agent's start waits for: a shim that is dead refuses at once, one that waits for slow
-/// storage answers late, and its pod must not end for that.
+/// The same for the greeting, which the agent's start waits for. A dead shim refuses the connection at once; a live one may
+/// be late because of slow storage.
 const HELLO_PATIENCE: Duration = Duration::from_secs(30);
 
 /// An exit reported by the shim.

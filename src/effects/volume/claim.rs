@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
-use std::io;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -82,15 +82,17 @@ fn data(folder: &Path) -> PathBuf {
     folder.join("data")
 }
 
-/// The records of all claims that were ever bound and not removed, by name.
+/// The records of all claims that were ever bound and not removed, by name; those that can be read.
 pub fn records(layout: &Layout) -> Vec<Record> {
-    let entries = fs::read_dir(layout.claims_dir()).into_iter().flatten();
-    let mut found: Vec<Record> = entries
-        .flatten()
-        .filter_map(|entry| read(&entry.path()))
-        .collect();
+    let mut found: Vec<Record> = all(layout).filter_map(Result::ok).collect();
     found.order_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
     found
+}
+
+fn all(layout: &Layout) -> impl Iterator<Item = Result<Record, VolumeError>> {
+    let entries = fs::read_dir(layout.claims_dir()).into_iter().flatten();
+    let entries = entries.flatten();
+    entries.filter_map(|entry| look(&entry.path()).transpose())
 }
 
 /// The record of a claim, if there is one that can be read.
@@ -101,8 +103,8 @@ fn read(folder: &Path) -> Option<Record> {
     })
 }
 
-/// The record of a claim; `None` if it is not bound. A claim whose record cannot be read must not be bound anew: it would
-/// lose its data.
+/// The record of a claim; `None` if it is not bound. An unreadable record is an error: a second binding would hide the
+/// claim's data.
 fn look(folder: &Path) -> Result<Option<Record>, VolumeError> {
     let path = folder.join("claim.json");
     let failed = |source| VolumeError::Access {
@@ -112,12 +114,15 @@ fn look(folder: &Path) -> Result<Option<Record>, VolumeError> {
     };
     let bytes = match file::read_record(&path) {
         Ok(bytes) => bytes,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        // A stray file beside the claims is none.
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            return Ok(None);
+        }
         Err(error) => return Err(failed(error)),
     };
     let record = serde_json::from_slice(&bytes).map_err(|error| {
-        let why = format!("it is broken ({error}); without it the claim is bound anew");
-        failed(io::Error::new(io::ErrorKind::InvalidData, why))
+        let why = format!("the record is broken ({error}); delete it to bind the claim again");
+        failed(io::Error::new(ErrorKind::InvalidData, why))
     })?;
     Ok(Some(record))
 }
@@ -221,19 +226,11 @@ fn known(
     look(&layout.claim(namespace, name))
 }
 
-/// The volumes that claims are bound to.
+/// The volumes that claims are bound to. No record may be missing: its volume would be bound twice.
 fn taken(layout: &Layout) -> Result<BTreeSet<String>, VolumeError> {
     let mut taken = BTreeSet::new();
-    for entry in fs::read_dir(layout.claims_dir())
-        .into_iter()
-        .flatten()
-        .flatten()
-    {
-        if let Some(Record {
-            bound: Bound::Volume { volume, .. },
-            ..
-        }) = look(&entry.path())?
-        {
+    for record in all(layout) {
+        if let Bound::Volume { volume, .. } = record?.bound {
             taken.insert(volume);
         }
     }
@@ -335,7 +332,7 @@ fn make_directory(folder: &Path, fs_group: Option<u32>) -> io::Result<()> {
         return Ok(());
     }
     match fs::create_dir(&new) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
     let mode = match fs_group {

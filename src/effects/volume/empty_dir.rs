@@ -51,8 +51,8 @@ pub(super) fn ensure_huge_pages(
     open_to_all(path, 0o777, fs_group)
 }
 
-/// Containers may ask for mounts of others in it (`mountPropagation`). It lies below a private mount, so that nothing of it
-/// spreads by itself.
+/// Lets mounts in the volume reach other containers that ask for it (`mountPropagation`). The mount above it is private:
+/// the volume itself spreads nowhere.
 fn share(path: &Path) -> Result<(), VolumeError> {
     mount::share(path).map_err(|source| access("share mounts at", path, source))
 }

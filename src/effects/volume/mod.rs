@@ -38,8 +38,8 @@ pub enum VolumeError {
         /// The name.
         name: String,
     },
-    /// Nothing was heard of a path: it may be on a file server that is away.
-    #[error("{path} does not answer: is what it lies on still there?", path = path.display())]
+    /// A path that does not answer in time.
+    #[error("{path} does not answer: its file server may be away", path = path.display())]
     NoAnswer {
         /// The path.
         path: PathBuf,
@@ -136,7 +136,7 @@ pub fn refresh(
     result
 }
 
-/// Whether a pod has a volume that may lie on a file system of the node's that is not coracle's own.
+/// Whether a pod has volumes that may lie outside coracle's own file system.
 pub fn uses_host(spec: &PodSpec) -> bool {
     let host = |source: &VolumeSource| {
         matches!(
@@ -147,7 +147,7 @@ pub fn uses_host(spec: &PodSpec) -> bool {
     spec.volumes.iter().any(|volume| host(&volume.source))
 }
 
-/// Blocking. The places of those volumes as far as they are known, with the volumes' names.
+/// Blocking. The names and paths of those volumes. An unbound claim has no path yet.
 pub fn host_paths(layout: &Layout, spec: &PodSpec) -> Vec<(String, PathBuf)> {
     let place = |source: &VolumeSource| match source {
         VolumeSource::HostPath { path, .. } => Some(path.into()),

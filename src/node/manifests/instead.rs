@@ -97,7 +97,7 @@ impl Loaded {
         own > 0 && !self.notes.is_empty()
     }
 
-    /// The documents that stand for pods, as the file says them.
+    /// The documents that stand for pods, as they are in the file.
     pub(super) fn said_workloads(&self) -> impl Iterator<Item = &Workload> {
         let own = &self.own.workloads;
         let kept = move |workload: &&Arc<Workload>| own.iter().all(|(o, _)| o.key != workload.key);

@@ -73,8 +73,8 @@ pub(super) fn make_dirs(layout: &Layout) -> Result<(), StartError> {
     Ok(())
 }
 
-/// Empties a runtime directory that a boot before this one has left: on a tmpfs, as `/run` usually is, nothing of it would be
-/// there. Its shutdown is over, its pods do not run, and its times mean nothing.
+/// Empties a runtime directory that an earlier boot has left, as can happen outside a tmpfs. Its shutdown is over, its pods
+/// do not run, and its times mean nothing.
 pub(super) fn forget_former_boot(layout: &Layout, boot_id: &str) -> Result<(), StartError> {
     let path = layout.run_boot();
     match file::read_record(&path) {
@@ -82,13 +82,13 @@ pub(super) fn forget_former_boot(layout: &Layout, boot_id: &str) -> Result<(), S
         Ok(_) => {
             let folder = &layout.run_dir;
             tracing::warn!(
-                "`{}` has outlived a reboot: it should be on a tmpfs",
+                "`{}` has outlived a reboot; it should be on a tmpfs",
                 folder.display()
             );
             let kept = [layout.lock_file(), folder.join(FORMAT_FILE)];
             for entry in folder.read_dir().map_err(access("read", folder))? {
                 let entry = entry.map_err(access("read", folder))?.path();
-                // The mark goes last: until then this is done again.
+                // The boot's id is replaced last, so that an interrupted removal is repeated.
                 if entry != path && !kept.contains(&entry) {
                     tree::remove(&entry).map_err(access("remove", &entry))?;
                 }
