@@ -209,7 +209,7 @@ impl Layout {
 
     /// The boot in which an agent ran last, and whether it was asked to end.
     pub fn boot(&self) -> PathBuf {
-        self.root.join("boot.json")
+        self.root.join(BOOT_FILE)
     }
 
     /// What went wrong in this boot and earlier ones: `<root>/black-box`.
@@ -219,7 +219,7 @@ impl Layout {
 
     /// The boots that were not healthy: `<root>/unhealthy-boots.json`.
     pub fn unhealthy_boots(&self) -> PathBuf {
-        self.root.join("unhealthy-boots.json")
+        self.root.join(UNHEALTHY_BOOTS_FILE)
     }
 
     /// What claims are bound to, and the directories of those that have one: `<root>/claims`.
@@ -425,6 +425,12 @@ pub const STATE_FORMAT: u32 = 1;
 
 /// The file that names the format of the state beside it, in the root and in the runtime directory.
 pub const FORMAT_FILE: &str = "format.json";
+
+/// Name of the record of the last boot, in the root.
+pub const BOOT_FILE: &str = "boot.json";
+
+/// Name of the record of boots that were not healthy, in the root.
+pub const UNHEALTHY_BOOTS_FILE: &str = "unhealthy-boots.json";
 
 /// The last valid settings, below the root directory: the agent looks there before it knows any settings.
 pub fn last_settings(root: &Path) -> PathBuf {

@@ -99,8 +99,8 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
     };
     // Rust ignores SIGPIPE; a command should end when its reader has gone. The agent must not: programs it writes to
-    // may close their input.
-    if !matches!(cli.command, Command::Run(_))
+    // may close their input. The answer of a health check is its exit code, whether anybody reads the line or not.
+    if !matches!(cli.command, Command::Run(_) | Command::Healthcheck(_))
         && let Err(error) = crate::sys::signals::default_sigpipe()
     {
         eprintln!("warning: could not reset SIGPIPE: {error}, ignoring");

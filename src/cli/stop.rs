@@ -22,7 +22,7 @@ pub(super) fn stop(client: &Client, args: &StopArgs) -> Result<ExitCode> {
         &all,
         &grace.unwrap_or_default(),
     )?;
-    settle(client, &args.chosen, &all, "stop", |pod| {
+    settle(client, &args.chosen, &all, "stopped", |pod| {
         let status = &pod["status"];
         let over = status["phase"] == "Succeeded" || status["phase"] == "Failed";
         let going = !pod["metadata"]["deletionTimestamp"].is_null();
@@ -38,7 +38,7 @@ pub(super) fn start(client: &Client, args: &StartArgs) -> Result<ExitCode> {
     }
     let all = chosen(client, &args.chosen)?;
     ask(client, &args.chosen, "start", &all, "")?;
-    settle(client, &args.chosen, &all, "start", |pod| {
+    settle(client, &args.chosen, &all, "ready", |pod| {
         let conditions = pod["status"]["conditions"].as_array();
         let mut conditions = conditions.into_iter().flatten();
         let ready = conditions.any(|c| c["type"] == "Ready" && c["status"] == "True");
@@ -76,7 +76,7 @@ fn settle(
     client: &Client,
     args: &ChosenArgs,
     all: &[Chosen],
-    verb: &str,
+    wanted: &str,
     is_done: impl Fn(&Value) -> bool,
 ) -> Result<ExitCode> {
     let patience = chosen::patience(args)?;
@@ -101,7 +101,7 @@ fn settle(
         return Ok(ExitCode::SUCCESS);
     }
     let what = format!(
-        "timed out after {}: {} did not {verb}",
+        "timed out after {}: not {wanted} yet: {}",
         args.timeout,
         left.join(", ")
     );

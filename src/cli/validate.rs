@@ -228,7 +228,7 @@ pub(super) fn files(path: &Path) -> Result<Vec<PathBuf>> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
     }
-    let mut found = Vec::new();
+    let (mut found, mut folder) = (Vec::new(), None);
     for entry in path.read_dir().map_err(failed)? {
         let file = entry.map_err(failed)?.path();
         let name = file
@@ -244,11 +244,20 @@ pub(super) fn files(path: &Path) -> Result<Vec<PathBuf>> {
         }
         if file.is_file() && is_manifest_file(&name) {
             found.push(file);
+        } else if file.is_dir() {
+            folder = Some(file);
         }
     }
     found.order();
     if found.is_empty() {
-        return Err(CliError::new(format!("no manifests in `{}`", path.display())).code(3));
+        let error = CliError::new(format!("no manifests in `{}`", path.display())).code(3);
+        return Err(match folder {
+            Some(folder) => error.hint(format!(
+                "folders inside are not read: name them, such as `{}`",
+                folder.display()
+            )),
+            None => error,
+        });
     }
     Ok(found)
 }

@@ -54,6 +54,14 @@ stop_pods() {
     "$1" stop coracle-pods.service || :
 }
 
+# Ends the trial of a program that `coracle upgrade` has put in place of `$1`: what is installed or removed now decides.
+end_trial() {
+    if [ -d /run/systemd/system ]; then systemctl stop coracle-upgrade.service >/dev/null 2>&1 || :; fi
+    # A watcher without systemd ends without it.
+    rm -rf /var/lib/coracle/upgrade
+    rm -f "$1.former" "$1.new" "$1.older"
+}
+
 # Removes settings, manifests, images, volumes and logs. Data of hostPath volumes is elsewhere, and stays.
 remove_data() {
     remove_tree /run/coracle || return 1
@@ -104,4 +112,5 @@ replace_installed() {
     rm -f "$prefix"/share/man/man1/coracle.1 "$prefix"/share/man/man1/coracle-*.1
     # Pods that run keep the program that they were started with.
     [ "$prefix" = /usr ] || rm -f "$program"
+    end_trial "$program"
 }

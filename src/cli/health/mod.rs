@@ -53,18 +53,21 @@ pub(super) fn run(client: &Client, args: &HealthArgs) -> Result<ExitCode> {
         // The agent may not be there yet, so there is nothing to watch.
         std::thread::sleep(AGAIN.min(left));
     };
+    if let Err(problems) = &judged {
+        let path = record();
+        if let Err(error) = history::add(&path, problems) {
+            let path = path.display();
+            eprintln!("warning: could not record this in `{path}`: {error}, ignoring");
+        }
+    }
+    // Last, and whatever becomes of it: a log on a full disk is no reason to go back to another system.
     if !args.quiet {
-        put(shown(&judged, args.output.output.is_some()).as_bytes())?;
+        let _ = put(shown(&judged, args.output.output.is_some()).as_bytes());
     }
-    let Err(problems) = judged else {
-        return Ok(ExitCode::SUCCESS);
-    };
-    let path = record();
-    if let Err(error) = history::add(&path, &problems) {
-        let path = path.display();
-        eprintln!("warning: could not record this in `{path}`: {error}, ignoring");
-    }
-    Ok(ExitCode::FAILURE)
+    Ok(match judged {
+        Ok(_) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    })
 }
 
 /// One line for people, or JSON.

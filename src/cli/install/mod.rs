@@ -14,6 +14,7 @@ pub(super) use remove::run as remove;
 
 use super::args::InstallArgs;
 use super::error::{CliError, Result};
+use super::upgrade::runs;
 use super::{help, put};
 use crate::sys::file;
 
@@ -108,7 +109,7 @@ pub(super) fn run(args: &InstallArgs) -> Result<ExitCode> {
     if args.root.is_some() {
         return Ok(ExitCode::SUCCESS);
     }
-    start(args.now, changed)?;
+    start(args.now, changed || !runs_now(&program))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -191,6 +192,17 @@ fn start(now: bool, changed: bool) -> Result<()> {
             put(format!("started    {SERVICE}\n").as_bytes())
         }
     }
+}
+
+/// Whether the unit's process runs the installed program. An installation that was interrupted, or was told not to start
+/// anything, leaves one of the former program.
+fn runs_now(program: &Path) -> bool {
+    let shown = Command::new("systemctl")
+        .args(["show", "--property=MainPID", "--value", SERVICE])
+        .output();
+    let shown = shown.map(|done| String::from_utf8_lossy(&done.stdout).into_owned());
+    let pid = shown.unwrap_or_default().trim().parse().unwrap_or(0);
+    pid > 0 && runs(pid, program)
 }
 
 pub(super) fn systemd_runs() -> bool {

@@ -37,12 +37,14 @@ pub(super) fn pods(client: &Client) -> Option<(Value, i32)> {
 }
 
 /// The pods that have to be as they are now: the ready ones. A container that was restarted lately may be restarted
-/// again without anything being wrong with the agent.
+/// again, and a pod of a Job may end or be replaced at any time, without anything being wrong with the agent.
 pub(super) fn expected(list: &Value, steady_us: i64, now_us: i64) -> BTreeMap<String, Expected> {
     let mut all = BTreeMap::new();
     for pod in list["items"].as_array().into_iter().flatten() {
         let (uid, meta) = (text(&pod["metadata"]["uid"]), &pod["metadata"]);
-        if !is_ready(pod) || meta["deletionTimestamp"].is_string() {
+        let owners = meta["ownerReferences"].as_array().into_iter().flatten();
+        let of_job = owners.into_iter().any(|owner| owner["kind"] == "Job");
+        if !is_ready(pod) || of_job || meta["deletionTimestamp"].is_string() {
             continue;
         }
         let mut runs = BTreeMap::new();
@@ -280,12 +282,42 @@ fn end(pid: i32, signal: i32) -> Result<()> {
 }
 
 /// Whether a process runs a program.
-pub(super) fn runs(pid: i32, program: &Path) -> bool {
+pub(in crate::cli) fn runs(pid: i32, program: &Path) -> bool {
     let running = fs::metadata(format!("/proc/{pid}/exe"));
     match (running, fs::metadata(program)) {
         (Ok(a), Ok(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()),
         _ => false,
     }
+}
+
+/// Checks that systemd knows the watcher of this program.
+pub(super) fn unit_is_there(program: &Path) -> Result<()> {
+    let shown = Command::new("systemctl")
+        .args(["show", "--property=ExecStart", "--value", WATCHER])
+        .output();
+    let shown = shown.map(|done| String::from_utf8_lossy(&done.stdout).into_owned());
+    let shown = shown.unwrap_or_default();
+    let Some(path) = starts(&shown) else {
+        return Err(CliError::new(format!("the unit {WATCHER} is missing"))
+            .hint("`coracle install` puts it in place"));
+    };
+    let former = former_of(program);
+    match Path::new(path) == former {
+        true => Ok(()),
+        false => Err(CliError::new(format!(
+            "the unit {WATCHER} starts `{path}`, and the agent's former program would be `{}`",
+            former.display()
+        ))
+        .hint(
+            "`coracle.service` has to start the program itself, not a link to it, and both units the same one",
+        )),
+    }
+}
+
+/// The program of a unit as systemctl shows it: `{ path=PROGRAM ; argv[]=... }`.
+fn starts(shown: &str) -> Option<&str> {
+    let (path, _) = shown.split_once("path=")?.1.split_once(" ;")?;
+    Some(path)
 }
 
 /// Starts the watcher beside this process: the former program.

@@ -22,7 +22,10 @@ fn ready_pods_that_are_steady_are_expected_as_they_are() {
     let (early, late) = (since("2026-01-01T00:00:00Z"), since("2026-01-01T00:59:00Z"));
     let mut leaves = pod("leaves", true, 0, &early);
     leaves["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+    let mut of_job = pod("of-job", true, 0, &early);
+    of_job["metadata"]["ownerReferences"] = json!([{ "kind": "Job", "name": "nightly" }]);
     let list = json!({ "items": [
+        of_job,
         pod("steady", true, 0, &late),
         pod("long-ago", true, 3, &early),
         pod("restless", true, 1, &late),
@@ -47,4 +50,11 @@ fn ready_pods_that_are_steady_are_expected_as_they_are() {
     };
     assert_eq!(ended(0), None);
     assert_eq!(ended(137), Some("0@ ended".to_owned()));
+}
+
+#[test]
+fn the_program_of_a_unit_is_read_from_what_systemctl_shows() {
+    let shown = "{ path=/usr/bin/coracle.former ; argv[]=/usr/bin/coracle.former upgrade --watch ; ignore_errors=no }";
+    assert_eq!(starts(shown), Some("/usr/bin/coracle.former"));
+    assert_eq!(starts("\n"), None);
 }

@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::record::link_over;
-use crate::layout::Layout;
+use crate::layout::{BOOT_FILE, FORMAT_FILE, Layout, UNHEALTHY_BOOTS_FILE};
 use crate::sys::file::{self, Durability};
 
 /// Written last: the copies are complete. It has the id of the boot that they were made in.
@@ -60,26 +60,42 @@ fn copy_new(from: &Path, kept: &Path) -> io::Result<bool> {
 
 /// Whether the records are marked with a format that an agent of this one refuses.
 pub(super) fn is_newer(layout: &Layout, format: u32) -> bool {
-    places(layout).iter().any(|(_, folder)| {
-        let mark = file::read_record(folder.join(crate::layout::FORMAT_FILE)).unwrap_or_default();
-        let mark: serde_json::Value = serde_json::from_slice(&mark).unwrap_or_default();
-        mark["format"].as_u64() > Some(u64::from(format))
-    })
+    let mut places = places(layout).into_iter();
+    places.any(|(_, folder)| marked_newer(folder, format))
+}
+
+fn marked_newer(folder: &Path, format: u32) -> bool {
+    let mark = file::read_record(folder.join(FORMAT_FILE)).unwrap_or_default();
+    let mark: serde_json::Value = serde_json::from_slice(&mark).unwrap_or_default();
+    mark["format"].as_u64() > Some(u64::from(format))
+}
+
+/// Removes the records that only the newer agent has made, in a boot that had no others; the mark last.
+fn clear(folder: &Path) -> io::Result<()> {
+    let mark = Path::new(FORMAT_FILE);
+    for record in records(folder)?.iter().filter(|record| *record != mark) {
+        file::remove_file(&folder.join(record))?;
+    }
+    file::remove_file(&folder.join(mark))
 }
 
 /// Brings the records back. What only the newer agent has made is left alone, but for its mark. The marks come last: an
 /// init may start the former agent at any time, which refuses to start until all that it reads is its own.
-pub(super) fn back(layout: &Layout, kept: &Path, boot: &str) -> io::Result<()> {
+/// `format`: the newest one that the former agent knows.
+pub(super) fn back(layout: &Layout, kept: &Path, boot: &str, format: u32) -> io::Result<()> {
     if !is_there(kept) {
         return Ok(());
     }
     // What was on tmpfs has gone with its boot, also if the trial has gone on in another one since.
     let same_boot = is_of(kept, boot);
+    if !same_boot && marked_newer(&layout.run_dir, format) {
+        clear(&layout.run_dir)?;
+    }
     let places = places(layout)
         .into_iter()
         .filter(|(name, _)| *name != "run" || same_boot);
     let places: Vec<_> = places.map(|(name, to)| (kept.join(name), to)).collect();
-    let mark = Path::new(crate::layout::FORMAT_FILE);
+    let mark = Path::new(FORMAT_FILE);
     for (from, to) in &places {
         for record in records(from)? {
             let to = to.join(&record);
@@ -105,6 +121,9 @@ fn places(layout: &Layout) -> [(&'static str, &Path); 2] {
     [("root", &layout.root), ("run", &layout.run_dir)]
 }
 
+/// What is known of boots, which the newer agent adds to and whose form is the same in all versions.
+const OF_BOOTS: [&str; 2] = [BOOT_FILE, UNHEALTHY_BOOTS_FILE];
+
 /// The records below a directory: `*.json`, `pods/<uid>/*.json`, `bundles/<name>/*.json`.
 fn records(of: &Path) -> io::Result<Vec<PathBuf>> {
     let mut folders = vec![PathBuf::new()];
@@ -119,8 +138,10 @@ fn records(of: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for folder in folders {
         for (name, is_file) in names(&of.join(&folder))? {
-            if is_file && name.ends_with(".json") {
-                found.push(folder.join(name));
+            let record = folder.join(&name);
+            let is_kept = OF_BOOTS.iter().any(|name| record == Path::new(name));
+            if is_file && name.ends_with(".json") && !is_kept {
+                found.push(record);
             }
         }
     }
@@ -181,6 +202,7 @@ mod tests {
         let kept = dir.join("kept");
         for (file, text) in [
             ("root/cordon.json", "old"),
+            ("root/unhealthy-boots.json", "old"),
             ("root/pods/u1/exits.json", "old"),
             ("root/pods/u1/volumes/v/data.json", "data"),
             ("root/images/index.json", "images"),
@@ -195,6 +217,7 @@ mod tests {
         aside(&layout, &kept, "boot").unwrap();
         for (file, text) in [
             ("root/cordon.json", "new"),
+            ("root/unhealthy-boots.json", "this boot, too"),
             ("root/format.json", "new"),
             ("root/pods/u1/exits.json", "new"),
             ("root/pods/u1/volumes/v/data.json", "more data"),
@@ -212,13 +235,14 @@ mod tests {
         let exits = dir.join("root/pods/u1/exits.json");
         fs::remove_file(&exits).unwrap();
         fs::create_dir(&exits).unwrap();
-        assert!(back(&layout, &kept, "boot").is_err());
+        assert!(back(&layout, &kept, "boot", 1).is_err());
         assert!(is_newer(&layout, 1), "until everything is back");
         fs::remove_dir(&exits).unwrap();
-        back(&layout, &kept, "boot").unwrap();
+        back(&layout, &kept, "boot", 1).unwrap();
         assert!(!is_newer(&layout, 1) && !dir.join("root/gone.json").exists());
         for (file, wanted) in [
             ("root/cordon.json", "old"),
+            ("root/unhealthy-boots.json", "this boot, too"),
             ("root/pods/u1/exits.json", "old"),
             ("root/pods/u1/volumes/v/data.json", "more data"),
             ("root/images/index.json", "more images"),
@@ -231,10 +255,15 @@ mod tests {
             );
         }
         assert!(!dir.join("root/format.json").exists() && !dir.join("run/pods/u2").exists());
-        put(&dir.join("run/pods/u1/checkpoint.json"), b"next boot").unwrap();
-        back(&layout, &kept, "next boot").unwrap();
-        let now = fs::read_to_string(dir.join("run/pods/u1/checkpoint.json")).unwrap();
-        assert_eq!(now, "next boot");
+        let checkpoint = dir.join("run/pods/u1/checkpoint.json");
+        put(&checkpoint, b"next boot").unwrap();
+        back(&layout, &kept, "next boot", 1).unwrap();
+        assert_eq!(fs::read_to_string(&checkpoint).unwrap(), "next boot");
+        put(&dir.join("run/format.json"), br#"{"format":2}"#).unwrap();
+        back(&layout, &kept, "next boot", 2).unwrap();
+        assert!(checkpoint.exists());
+        back(&layout, &kept, "next boot", 1).unwrap();
+        assert!(!is_newer(&layout, 1) && !checkpoint.exists());
         fs::remove_dir_all(dir).unwrap();
     }
 }

@@ -10,7 +10,7 @@ mod watch;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::time::Duration;
 
 use super::args::UpgradeArgs;
@@ -24,7 +24,7 @@ use crate::layout::STATE_FORMAT;
 use crate::sys::file::{self, Durability};
 use crate::sys::{boot_id, clock};
 use crate::types::duration_ms;
-pub(super) use host::WATCHER;
+pub(super) use host::{WATCHER, runs};
 use record::{Ended, Phase, Program, Record, State};
 pub(super) use record::{beside, leftovers};
 
@@ -218,11 +218,7 @@ fn present(client: &Client) -> Result<(PathBuf, serde_json::Value, i32)> {
         .hint(format!("use `{} upgrade FILE`", program.display())));
     }
     if systemd_runs() {
-        let known = Command::new("systemctl").args(["cat", WATCHER]).output();
-        if !known.is_ok_and(|done| done.status.success()) {
-            return Err(CliError::new(format!("the unit {WATCHER} is missing"))
-                .hint("`coracle install` puts it in place"));
-        }
+        host::unit_is_there(&program)?;
     }
     Ok((program, list, agent))
 }

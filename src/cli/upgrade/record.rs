@@ -330,6 +330,8 @@ pub(super) fn link_over(from: &Path, to: &Path) -> io::Result<()> {
     file::remove_file(&temporary)?;
     fs::hard_link(from, &temporary)?;
     fs::rename(&temporary, to)?;
+    // Both may have been names of one file: then nothing was renamed (rename(2)).
+    file::remove_file(&temporary)?;
     sync_folder(to)
 }
 

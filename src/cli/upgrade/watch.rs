@@ -127,7 +127,8 @@ impl Watcher<'_> {
         }
         let mut asked_ms = None;
         let (mut looked_ms, mut saved_ms) = (clock::boot_ms(), record.spent_ms);
-        loop {
+        // Without its record it is over: the program was removed, or one of a package has taken its place.
+        while self.state.record()?.is_some() {
             let started = self.host.started();
             if started.mark != record.last_start && started.mark != 0 {
                 record.last_start = started.mark;
@@ -174,6 +175,7 @@ impl Watcher<'_> {
             }
             std::thread::sleep(PAUSE);
         }
+        Ok(())
     }
 
     /// Puts the former program back and has the agent run it.
@@ -197,14 +199,14 @@ impl Watcher<'_> {
             if let Err(error) = self.host.stop(record.kill) {
                 eprintln!("{error}");
             }
-            self.records_back()?;
+            self.records_back(record)?;
         }
         let begun = clock::boot_ms();
         let mut asked_ms = None;
         while !self.host.runs_program() {
             // An init may have started the new agent once more meanwhile.
             if keep::is_newer(&self.host.layout, record.former.state_format) {
-                self.records_back()?;
+                self.records_back(record)?;
             }
             self.restart(record.kill, &mut asked_ms);
             if clock::boot_ms() - begun > BACK_MS {
@@ -216,8 +218,9 @@ impl Watcher<'_> {
         self.end(record, false, record.why.clone())
     }
 
-    fn records_back(&self) -> Result<()> {
-        keep::back(&self.host.layout, &self.state.kept(), &boot_id::read())
+    fn records_back(&self, record: &Record) -> Result<()> {
+        let (layout, kept) = (&self.host.layout, self.state.kept());
+        keep::back(layout, &kept, &boot_id::read(), record.former.state_format)
             .map_err(|e| CliError::new("could not bring the node's records back").because(e))
     }
 

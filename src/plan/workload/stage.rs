@@ -130,9 +130,13 @@ impl<'s> Stage<'s> {
             Update::Rolling { .. } | Update::Recreate if self.stopped => {
                 self.first_new(self.new.len())
             }
-            Update::Rolling { surge, unavailable } => {
-                self.rolling(progress, surge as usize, unavailable as usize)
+            Update::Rolling { surge, .. } if self.stands_still(progress) => {
+                self.standing(progress, surge as usize)
             }
+            Update::Rolling { surge, unavailable } => {
+                self.rolling(surge as usize, unavailable as usize)
+            }
+            Update::Recreate if self.workload.paused => self.standing(progress, 0),
             Update::Recreate | Update::InPlace { .. } => self.recreated(),
             Update::OnDelete => self.on_delete(),
         };
@@ -167,27 +171,53 @@ impl<'s> Stage<'s> {
         chosen
     }
 
-    fn rolling(&self, progress: &Progress, surge: usize, unavailable: usize) -> Vec<&Arc<PodSpec>> {
+    fn rolling(&self, surge: usize, unavailable: usize) -> Vec<&Arc<PodSpec>> {
         let replicas = self.new.len();
-        let old: Vec<&Old<'_>> = self.live().collect();
-        if self.old.iter().all(|old| old.surplus) {
+        if self.is_alone() {
             return self.first_new(replicas);
         }
-        let limit = match self.stands_still(progress) {
-            true => progress.let_in,
-            // Those on their way out take room, too.
-            false => (replicas + surge).saturating_sub(self.old.len()),
-        };
+        // Those on their way out take room, too.
+        let limit = (replicas + surge).saturating_sub(self.old.len());
         let mut wanted = self.first_new(limit.min(replicas));
-        let kept = match self.stands_still(progress) {
-            true => old.len(),
-            false => old.len() - self.going(&old, unavailable.max(usize::from(self.blocked))),
-        };
-        // Those that are not available go first, then those with the highest names.
-        let mut order = old;
-        order.order_by_key(|old| !self.is_available(old.ready));
-        wanted.extend(order.into_iter().take(kept).map(|old| old.pod.wanted()));
+        let old: Vec<&Old<'_>> = self.live().collect();
+        let kept = old.len() - self.going(&old, unavailable.max(usize::from(self.blocked)));
+        wanted.extend(self.last_to_go(old, kept));
         wanted
+    }
+
+    /// The pods of a rollout that stands still: those that are here. If the file asks for fewer than that, what served
+    /// before the rollout stays.
+    fn standing(&self, progress: &Progress, surge: usize) -> Vec<&Arc<PodSpec>> {
+        let replicas = self.new.len();
+        if self.is_alone() {
+            return self.first_new(replicas);
+        }
+        let old: Vec<&Old<'_>> = self.live().collect();
+        let let_in = progress.let_in.min(replicas);
+        let most = match let_in {
+            0 => replicas,
+            _ => replicas + surge,
+        };
+        let let_in = let_in.min(most - old.len().min(replicas));
+        let mut wanted = self.first_new(let_in);
+        let kept = old.len().min(most - let_in);
+        wanted.extend(self.last_to_go(old, kept));
+        wanted
+    }
+
+    /// Whether no pod has an earlier template.
+    fn is_alone(&self) -> bool {
+        self.old.iter().all(|old| old.surplus)
+    }
+
+    /// The `kept` of these that stay: those that are not available go first, then those with the highest names.
+    fn last_to_go<'o>(
+        &self,
+        mut old: Vec<&'o Old<'s>>,
+        kept: usize,
+    ) -> impl Iterator<Item = &'o Arc<PodSpec>> {
+        old.order_by_key(|old| !self.is_available(old.ready));
+        old.into_iter().take(kept).map(|old| old.pod.wanted())
     }
 
     /// How many of the old pods may go.
@@ -213,9 +243,9 @@ impl<'s> Stage<'s> {
     }
 
     fn recreated(&self) -> Vec<&Arc<PodSpec>> {
-        match self.old.iter().any(|old| !old.surplus) {
-            true => Vec::new(),
-            false => self.first_new(self.new.len()),
+        match self.is_alone() {
+            true => self.first_new(self.new.len()),
+            false => Vec::new(),
         }
     }
 

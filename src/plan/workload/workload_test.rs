@@ -13,6 +13,8 @@ use crate::types::{Effective, Exit, Stamp, Time, Wall};
 mod document_test;
 #[path = "random_test.rs"]
 mod random_test;
+#[path = "standing_test.rs"]
+mod standing_test;
 #[path = "stateful_set_test.rs"]
 mod stateful_set_test;
 #[path = "stop_test.rs"]

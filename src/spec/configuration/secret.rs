@@ -125,13 +125,14 @@ fn typed(mut secret: core::Secret) -> core::Secret {
 /// Checks what Secrets of this type must have.
 fn by_type(kind: &str, data: &BTreeMap<String, ByteString>, path: &Path<'_>, report: &Report) {
     let at = path.field("data");
+    // A value that could not be decoded is not in `data`.
     let required = |key: &str| {
-        if !data.contains_key(key) {
+        if !data.contains_key(key) && !report.is_wrong_below(&at) {
             report.required(&at.field(key));
         }
     };
     let json = |key: &str| match data.get(key) {
-        None => report.required(&at.field(key)),
+        None => required(key),
         Some(ByteString(bytes)) => {
             if serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(bytes).is_err()
             {

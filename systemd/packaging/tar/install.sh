@@ -85,6 +85,8 @@ install_all() {
         echo "  $program run"
         echo "A line of busybox's /etc/inittab:   ::respawn:$program run"
         echo "When the machine goes down:         ::shutdown:$program end-pods --grace=20"
+        echo "At each boot, to judge an upgrade that a power cut has interrupted:"
+        echo "  ::once:/bin/sh -c 'test ! -x $program.former || exec $program.former upgrade --watch'"
         ;;
     esac
 }
@@ -102,6 +104,7 @@ uninstall_all() {
             fail "the agent runs: have your init stop it, and \`$program end-pods\` its pods"
         fi
         if pods_left; then fail "pods are still running: \`$program end-pods\` ends them"; fi
+        end_trial "$program"
         remove_tree /run/coracle
         [ -z "$purge" ] || remove_data
         rm -f "$prefix"/share/man/man1/coracle.1 "$prefix"/share/man/man1/coracle-*.1 "$program"

@@ -7,7 +7,7 @@ from scenarios.node import agent_pid, equal, main_pid, pod
 
 # Everything of coracle that may be on a machine, apart from what other packages own.
 LEFT = (
-    "ls -d /usr/bin/coracle /usr/local/bin/coracle /usr/*/share/man/man1/coracle* /usr/share/man/man1/coracle* /etc/coracle /run/coracle "
+    "ls -d /usr/bin/coracle* /usr/local/bin/coracle* /usr/*/share/man/man1/coracle* /usr/share/man/man1/coracle* /etc/coracle /run/coracle "
     "/var/log/pods /etc/systemd/system/*coracle* /usr/lib/systemd/system/*coracle* /etc/systemd/system/*/*coracle* "
     "/usr/lib/tmpfiles.d/coracle* /etc/tmpfiles.d/coracle.conf /run/systemd/logind.conf.d/*coracle* "
     "/sys/fs/cgroup/system.slice/coracle* /var/lib/systemd/deb-systemd-helper-*/*coracle* /usr/share/*/coracle* 2>/dev/null; "

@@ -44,7 +44,8 @@ endef
 # busybox: a line of /etc/inittab that starts it again whenever it ends.
 define CORACLE_INSTALL_INIT_SYSV
 	grep -q 'bin/coracle run' $(TARGET_DIR)/etc/inittab 2>/dev/null || \
-		printf '%s\n%s\n' '::respawn:/usr/bin/coracle run' \
+		printf '%s\n' '::respawn:/usr/bin/coracle run' \
+			'::once:/bin/sh -c "test ! -x /usr/bin/coracle.former || exec /usr/bin/coracle.former upgrade --watch"' \
 			'::shutdown:/usr/bin/coracle end-pods --grace=20' >> $(TARGET_DIR)/etc/inittab
 endef
 
