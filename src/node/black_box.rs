@@ -5,14 +5,15 @@
 use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use super::Node;
-use crate::effects::black_box::{Slot, Writer, last_output, read};
+use crate::effects::black_box::{Slot, Writer, last_output, read, without};
 use crate::layout::Layout;
 use crate::plan::black_box::{Batch, place};
 use crate::plan::{Notice, former, restart};
-use crate::spec::{ObjectKind, PodUid, Reason};
+use crate::spec::{ObjectKind, PodSpec, PodUid, Reason};
 use crate::types::black_box::Entry;
 use crate::types::{Gather, Time, Wall};
 
@@ -101,7 +102,7 @@ impl Node {
         let ends: Vec<_> = former::ends(pod)
             .map(|(name, ended)| (name.to_owned(), ended.clone()))
             .collect();
-        let now = super::now().time;
+        let (spec, now) = (Arc::clone(&pod.spec), super::now().time);
         for (name, ended) in ends {
             let exit = &ended.exit;
             let noted = self.black_box.noted.entry(uid.clone()).or_default();
@@ -112,13 +113,18 @@ impl Node {
             }
             noted.retain(|(of, ..)| *of != run.0);
             noted.push(run.clone());
+            // Now: a pod that is gone by then may have had Secrets that are not known any more.
+            let message = match exit.message.is_empty() {
+                true => String::new(),
+                false => clean(&exit.message, &self.secrets_of(&spec)),
+            };
             let entry = Entry {
-                pod: pod.spec.key.to_string(),
+                pod: spec.key.to_string(),
                 uid: uid.to_string(),
                 container: run.0,
                 attempt: ended.attempt,
                 code: exit.code,
-                ..Entry::new(restart::reason(exit), &exit.message, exit.finished.wall)
+                ..Entry::new(restart::reason(exit), &message, exit.finished.wall)
             };
             self.black_box.add(entry, now);
         }
@@ -149,27 +155,32 @@ impl Node {
     fn jobs(&mut self, now: Time, at_once: bool) -> Vec<Job> {
         let entries = self.black_box.batch.take(now, at_once);
         let layout = &self.tools.config.layout;
-        let configuration = self.tools.sandboxes.configuration.now();
         let job = |entry: Entry| {
             let uid = PodUid::from(entry.uid.as_str());
             let key = entry.pod.split_once('/').unwrap_or_default();
             let logs = layout.container_logs(key.0, key.1, &uid, &entry.container);
-            let spec = self.state.pods.get(&uid).map(|pod| pod.spec.clone());
-            let references = spec.iter().flat_map(|spec| spec.references());
-            let mut secrets = Vec::new();
-            for key in references.filter(|key| key.kind == ObjectKind::Secret) {
-                let found = configuration.get(key.kind, &key.namespace, &key.name);
-                let data = found.map(|object| object.data()).unwrap_or_default();
-                secrets.extend(data.into_iter().map(|(_, value)| value.to_vec()));
-            }
+            let spec = self.state.pods.get(&uid).map(|pod| &pod.spec);
             Job {
                 // A pod that is gone may have had Secrets that are not known any more.
                 logs: (spec.is_some() && !entry.container.is_empty()).then_some(logs),
                 entry,
-                secrets,
+                secrets: spec.map(|spec| self.secrets_of(spec)).unwrap_or_default(),
             }
         };
         entries.into_iter().map(job).gather()
+    }
+
+    /// The values of the Secrets that a pod refers to.
+    fn secrets_of(&self, spec: &PodSpec) -> Vec<Vec<u8>> {
+        let configuration = self.tools.sandboxes.configuration.now();
+        let references = spec.references().into_iter();
+        let mut secrets = Vec::new();
+        for key in references.filter(|key| key.kind == ObjectKind::Secret) {
+            let found = configuration.get(key.kind, &key.namespace, &key.name);
+            let data = found.map(|object| object.data()).unwrap_or_default();
+            secrets.extend(data.into_iter().map(|(_, value)| value.to_vec()));
+        }
+        secrets
     }
 }
 
@@ -185,6 +196,12 @@ fn write(path: &std::path::Path, jobs: Vec<Job>) {
     }
 }
 
+/// A message without values of Secrets.
+fn clean(message: &str, secrets: &[Vec<u8>]) -> String {
+    let message = without(message.as_bytes().to_vec(), secrets);
+    String::from_utf8_lossy(&message).into_owned()
+}
+
 /// Writes what is not there yet.
 fn put(path: &std::path::Path, jobs: Vec<Job>) -> io::Result<()> {
     let slots = read(path, false)?;
@@ -193,17 +210,16 @@ fn put(path: &std::path::Path, jobs: Vec<Job>) -> io::Result<()> {
         .into_iter()
         .map(|slot| (slot.index, slot.entry))
         .collect();
-    let mut writer = None;
+    let (mut writer, mut freed) = (None, Vec::new());
     for Job {
         mut entry,
         logs,
         secrets,
     } in jobs
     {
-        let message = crate::effects::black_box::without(entry.message.into_bytes(), &secrets);
-        entry.message = String::from_utf8_lossy(&message).into_owned();
+        entry.message = clean(&entry.message, &secrets);
         let attempt = entry.attempt;
-        let Some((index, mut entry)) = place(&there, entry) else {
+        let Some((index, mut entry)) = place(&there, &freed, entry) else {
             continue;
         };
         number += 1;
@@ -222,6 +238,8 @@ fn put(path: &std::path::Path, jobs: Vec<Job>) -> io::Result<()> {
             None => writer.insert(Writer::open(path)?),
         };
         writer.put(&slot)?;
+        let former = there.iter().filter(|(_, old)| old.id == slot.entry.id);
+        freed.extend(former.map(|(taken, _)| *taken));
         there.retain(|(taken, old)| *taken != index && old.id != slot.entry.id);
         there.push((index, slot.entry));
     }

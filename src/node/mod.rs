@@ -383,7 +383,11 @@ impl Node {
                 self.manager.stopping();
                 tracing::info!("stopping all pods before leaving; once more to leave them running");
                 self.leaving = true;
-                self.record(&Event::Node(NodeFact::DesiredChanged(Desired::default())));
+                let nothing = Desired {
+                    leaving: true,
+                    ..Desired::default()
+                };
+                self.record(&Event::Node(NodeFact::DesiredChanged(nothing)));
             }
         }
         false

@@ -89,18 +89,20 @@ impl Batch {
 }
 
 /// Where an entry goes, and as what, beside those that are there: slots and entries, oldest first. `None`: it is there
-/// already.
-pub fn place(there: &[(usize, Entry)], new: Entry) -> Option<(usize, Entry)> {
+/// already. `freed`: the slots of former versions whose new ones may not be on disk yet. The power may fail before they
+/// are, so that these are not written over.
+pub fn place(there: &[(usize, Entry)], freed: &[usize], new: Entry) -> Option<(usize, Entry)> {
     let entries: Vec<&Entry> = there.iter().map(|(_, entry)| entry).collect();
     if entries.iter().any(|old| old.covers(&new)) {
         return None;
     }
-    let is_free = |slot: &usize| !there.iter().any(|(taken, _)| taken == slot);
+    let is_free =
+        |slot: &usize| !freed.contains(slot) && !there.iter().any(|(taken, _)| taken == slot);
     let free = (0..SLOTS).find(is_free);
     let known = entries.iter().rposition(|old| old.is_same(&new));
     let of_one = of(&entries, &new);
     // One slot stays free for new versions.
-    let full = there.len() + 1 >= SLOTS;
+    let full = there.len() + freed.len() + 1 >= SLOTS;
     let leaves = match known {
         Some(_) => None,
         None if of_one.len() >= limit(&new) => of_one.first().copied(),
@@ -171,7 +173,7 @@ mod tests {
     fn filled(entries: impl IntoIterator<Item = Entry>) -> Vec<(usize, Entry)> {
         let mut there: Vec<(usize, Entry)> = Vec::new();
         for (id, entry) in (1..).zip(entries) {
-            if let Some((slot, mut entry)) = place(&there, entry) {
+            if let Some((slot, mut entry)) = place(&there, &[], entry) {
                 let old = (entry.id != 0).then_some(entry.id);
                 entry.id = old.unwrap_or(id);
                 there.retain(|(taken, was)| *taken != slot && Some(was.id) != old);
@@ -280,6 +282,17 @@ mod tests {
     }
 
     #[test]
+    fn a_former_version_is_not_written_over_before_the_new_one_is_on_disk() {
+        let there = filled([exit("p", 1, 3), exit("q", 1, 3)]);
+        let (slot, entry) = place(&there, &[], exit("p", 1, 4)).expect("new");
+        assert_eq!((slot, entry.count), (2, 2));
+        let there = [there[1].clone(), (slot, entry)];
+        let next = exit("r", 1, 0);
+        assert_eq!(place(&there, &[0], next.clone()).expect("new").0, 3);
+        assert_eq!(place(&there, &[], next).expect("new").0, 0, "later");
+    }
+
+    #[test]
     fn what_is_there_already_is_not_written_again() {
         let there = filled([exit("p", 1, 3)]);
         for (sentence, entry, expected) in [
@@ -301,13 +314,13 @@ mod tests {
             ),
             ("another pod", exit("q", 1, 3), Some((1, 1))),
         ] {
-            let found = place(&there, entry).map(|(slot, entry)| (slot, entry.count));
+            let found = place(&there, &[], entry).map(|(slot, entry)| (slot, entry.count));
             assert_eq!(found, expected, "{sentence}");
         }
         let mut other = exit("p", 1, 0);
         other.at = Wall(1_000);
         assert!(
-            place(&there, other).is_some(),
+            place(&there, &[], other).is_some(),
             "a pod of the same UID that was made again"
         );
         let cut = filled([

@@ -42,6 +42,8 @@ pub struct Desired {
     pub editions: BTreeMap<PodKey, Arc<str>>,
     /// All files are in force: what is not in this is wanted no more.
     pub complete: bool,
+    /// The agent takes its pods along. Files ask for them as before, so that nothing is forgotten.
+    pub leaving: bool,
 }
 
 /// One run of one container.

@@ -113,8 +113,18 @@ fn exits_are_kept_with_what_the_container_wrote_last_over_kills_and_power_cuts()
     });
     let now = of(&entries(&agent), "crash", "Error").expect("there")["count"].clone();
     assert_eq!(now, first["count"], "one write a minute");
+    // A pod that is gone before its entry is written.
+    let words = "printf 'last words %s' \"$PASSWORD\" >/dev/termination-log; exit 3";
+    agent.write("brief.yaml", &shell_pod("brief", words, "", env));
+    agent.wait_pod("brief", |pod| {
+        main_status(pod)["restartCount"].as_i64() >= Some(1)
+    });
+    agent.remove("brief.yaml");
+    agent.wait_gone("brief");
     stop(&agent);
     let kept = entries(&agent);
+    let brief = of(&kept, "brief", "Error").expect("there");
+    assert_eq!(brief["message"], "last words <secret>");
     let twice = of(&kept, "crash", "Error").expect("there").clone();
     let (count, attempt) = (twice["count"].as_i64(), twice["attempt"].as_i64());
     assert!(

@@ -160,3 +160,33 @@ fn kinds_without_a_rollout_run_their_pods() {
     agent.remove("all.yaml");
     agent.ok(&["wait", "pod", "--all", "--for=delete", "--timeout=60s"]);
 }
+
+#[test]
+fn what_is_complete_stays_so_when_an_agent_takes_its_pods_along() {
+    let agent = Agent::start_with(&["--stop-pods-on-exit"]);
+    agent.ok(&[
+        "image",
+        "import",
+        common::archive().to_str().expect("utf-8"),
+    ]);
+    let log = agent.root.join("runs");
+    fs::write(&log, "").expect("a file");
+    let text = job("once", "", "echo run >>/runs").replace(
+        "      containers:",
+        &format!(
+            "      volumes: [{{name: runs, hostPath: {{path: {}}}}}]\n      containers:",
+            log.display()
+        ),
+    );
+    let text = text + "        volumeMounts: [{name: runs, mountPath: /runs}]\n";
+    agent.write("once.yaml", &text);
+    assert_eq!(reason(&wait_ended(&agent, "once")), "CompletionsReached");
+    agent.signal(Signal::SIGTERM);
+    assert!(agent.wait().success());
+    agent.launch();
+    assert_eq!(reason(&wait_ended(&agent, "once")), "CompletionsReached");
+    // What is asked for after it has run.
+    agent.write("next.yaml", &job("next", "", "true"));
+    wait_ended(&agent, "next");
+    assert_eq!(fs::read_to_string(&log).expect("a file"), "run\n");
+}

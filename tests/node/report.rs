@@ -12,6 +12,7 @@ const IN_ARGS: &str = "value-of-an-argument-7f3a";
 const IN_HEADER: &str = "value-of-a-header-7f3a";
 const IN_SETTING: &str = "value-of-a-setting-7f3a";
 const IN_ANNOTATION: &str = "value-of-an-annotation-7f3a";
+const IN_QUERY: &str = "value-of-a-query-7f3a";
 const IN_AUTH: &str = "value-of-a-login-7f3a";
 
 /// The parts of a report, by name.
@@ -62,7 +63,8 @@ fn a_report_has_what_support_asks_for_and_no_secret_with_or_without_an_agent() {
     let env = format!(
         "    env:\n    - {{name: PASSWORD, valueFrom: {{secretKeyRef: {{name: s, key: password}}}}}}\n    \
          - {{name: PLAIN, value: {IN_ENV}}}\n    args: [--token={IN_ARGS}]\n    \
-         livenessProbe: {{httpGet: {{port: 1, httpHeaders: [{{name: A, value: {IN_HEADER}}}]}}, initialDelaySeconds: 900}}\n"
+         livenessProbe: {{httpGet: {{port: 1, path: /?token={IN_QUERY}, httpHeaders: [{{name: A, value: {IN_HEADER}}}]}}, initialDelaySeconds: 900}}\n    \
+         readinessProbe: {{httpGet: {{port: 1, path: /?token={IN_QUERY}}}, periodSeconds: 1}}\n"
     );
     let script = "echo out $PASSWORD; echo useful words $PASSWORD >&2; echo $PASSWORD > /dev/termination-log; exit 4";
     let named = format!("name: web\n  annotations: {{example.org/x: {IN_ANNOTATION}}}");
@@ -112,6 +114,7 @@ fn a_report_has_what_support_asks_for_and_no_secret_with_or_without_an_agent() {
                 IN_HEADER,
                 IN_SETTING,
                 IN_ANNOTATION,
+                IN_QUERY,
                 IN_AUTH,
             ] {
                 assert!(
@@ -127,6 +130,12 @@ fn a_report_has_what_support_asks_for_and_no_secret_with_or_without_an_agent() {
     agent.kill();
     let parts = report();
     assert!(parts.contains_key("coracle-report/doctor.txt"));
+    clean(&parts);
+    // Before an agent has come up in a boot, it is not known what is secret in a log.
+    fs::remove_file(agent.root.join("run/configuration/documents.json")).expect("there");
+    let parts = report();
+    assert!(has(&parts["coracle-report/logs.txt"], "left out"));
+    assert!(!parts.keys().any(|name| name.contains("/logs/")));
     clean(&parts);
     assert!(!agent.root.join("report.tar.gz.part").exists());
     let nowhere = agent.cli(&["report", "-o", "/nonexistent/report.tar.gz"]);

@@ -14,7 +14,7 @@ pub(super) use remove::run as remove;
 
 use super::args::InstallArgs;
 use super::error::{CliError, Result};
-use super::upgrade::runs;
+use super::upgrade;
 use super::{help, put};
 use crate::sys::file;
 
@@ -87,6 +87,7 @@ pub(super) fn run(args: &InstallArgs) -> Result<ExitCode> {
             return Err(CliError::new("coracle install has to be started as root").hint("use sudo"));
         }
         not_of_a_package("upgrade or remove the package instead")?;
+        upgrade::end_trial()?;
     }
     let program = program(&args.prefix)?;
     let place = Place::new(args.root.as_deref());
@@ -155,6 +156,9 @@ fn enable(place: &Place) -> Result<()> {
     symlink(target, &link).map_err(|e| {
         CliError::new(format!("could not make the link `{}`", link.display())).because(e)
     })?;
+    std::fs::File::open(place.path(&wants))
+        .and_then(|folder| folder.sync_all())
+        .map_err(|e| CliError::new("could not bring the link to the disk").because(e))?;
     put(format!("enabled    {SERVICE} starts at boot\n").as_bytes())
 }
 
@@ -202,7 +206,7 @@ fn runs_now(program: &Path) -> bool {
         .output();
     let shown = shown.map(|done| String::from_utf8_lossy(&done.stdout).into_owned());
     let pid = shown.unwrap_or_default().trim().parse().unwrap_or(0);
-    pid > 0 && runs(pid, program)
+    pid > 0 && upgrade::runs(pid, program)
 }
 
 pub(super) fn systemd_runs() -> bool {

@@ -172,6 +172,10 @@ fn collect(client: &Client, found: &Found, pack: &mut Pack) -> io::Result<()> {
         system.extend(format!("--- {path}\n{text}\n").into_bytes());
     }
     pack.add("system.txt", system)?;
+    if pack.secrets.is_none() {
+        let why = "left out: no agent has come up in this boot, so that it is not known which values are secret\n";
+        return pack.add("logs.txt", why.into());
+    }
     for (name, path) in logs(&found.layout.log_dir) {
         if let Ok(text) = tail(&path) {
             pack.add(&name, text)?;
@@ -246,13 +250,14 @@ fn tail(path: &Path) -> io::Result<Vec<u8>> {
 /// The archive that is being written.
 struct Pack {
     archive: Builder<GzEncoder<File>>,
-    secrets: Vec<Vec<u8>>,
+    /// What is taken out of all text, if it is known.
+    secrets: Option<Vec<Vec<u8>>>,
     total: usize,
 }
 
 impl Pack {
     /// Only root can read the file: programs write all kinds of things.
-    fn new(path: &Path, secrets: Vec<Vec<u8>>) -> io::Result<Self> {
+    fn new(path: &Path, secrets: Option<Vec<Vec<u8>>>) -> io::Result<Self> {
         file::remove_file(path)?;
         let mut options = OpenOptions::new();
         options.write(true).create_new(true).mode(0o600);
@@ -268,7 +273,7 @@ impl Pack {
         if io::stderr().is_terminal() {
             eprint!("\r\x1b[Kpacking {}", name.escape_default());
         }
-        let mut text = without(text, &self.secrets);
+        let mut text = without(text, self.secrets.as_deref().unwrap_or_default());
         text.truncate(usize::try_from(MAX_PART).unwrap_or(usize::MAX));
         if self.total + text.len() > MAX_TOTAL {
             return Ok(());
@@ -285,7 +290,7 @@ impl Pack {
     /// Adds what a program says, errors included.
     fn program(&mut self, name: &str, program: &str, args: &[&str]) -> io::Result<()> {
         match said(program, args) {
-            Ok(text) => self.add(name, text),
+            Ok(text) => self.add(name, redact::urls_in_text(&text)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(error) => self.add(name, format!("{error}\n").into_bytes()),
         }

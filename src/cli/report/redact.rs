@@ -37,6 +37,8 @@ fn object_at(value: &mut Value) {
                         words.for_each(|word| mask(Some(word)));
                     }
                     "data" | "stringData" | "binaryData" => mask(Some(value)),
+                    // Of a probe or a hook.
+                    "path" => query(value),
                     "annotations" => {
                         let own = ["coracle.dev/", "kubernetes.io/config."];
                         let all = value.as_object_mut().into_iter().flatten();
@@ -62,6 +64,15 @@ fn mask(value: Option<&mut Value>) {
     }
 }
 
+/// Removes the query of a path.
+fn query(value: &mut Value) {
+    if let Value::String(path) = value
+        && let Some((path, _)) = path.split_once('?')
+    {
+        *value = format!("{path}?{MASK}").into();
+    }
+}
+
 /// Settings without what URLs may hold. Headers are masked already.
 pub(super) fn urls(mut value: Value) -> Value {
     fn walk(value: &mut Value) {
@@ -78,9 +89,31 @@ pub(super) fn urls(mut value: Value) -> Value {
 
 /// Removes user, password, query and fragment of a URL.
 fn url(text: &mut String) {
-    let Some((scheme, rest)) = text.split_once("://") else {
-        return;
-    };
+    if let Some((scheme, rest)) = text.split_once("://") {
+        *text = format!("{scheme}://{}", public(rest));
+    }
+}
+
+/// The same of all URLs in a text.
+pub(super) fn urls_in_text(text: &[u8]) -> Vec<u8> {
+    const AFTER_SCHEME: &[u8] = b"://";
+    let mut clean = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.windows(3).position(|bytes| bytes == AFTER_SCHEME) {
+        let (before, after) = rest.split_at(at + AFTER_SCHEME.len());
+        let ends = |byte: &u8| byte.is_ascii_whitespace() || *byte == b'"';
+        let end = after.iter().position(ends).unwrap_or(after.len());
+        let (url, next) = after.split_at(end);
+        clean.extend(before);
+        clean.extend(public(&String::from_utf8_lossy(url)).into_bytes());
+        rest = next;
+    }
+    clean.extend(rest);
+    clean
+}
+
+/// What may be shown of a URL without its scheme.
+fn public(rest: &str) -> String {
     let (public, private) = match rest.find(['?', '#']) {
         Some(at) => (&rest[..at], format!("?{MASK}")),
         None => (rest, String::new()),
@@ -93,13 +126,14 @@ fn url(text: &mut String) {
         Some((_, host)) => format!("{MASK}@{host}"),
         None => host.to_owned(),
     };
-    *text = format!("{scheme}://{host}{path}{private}");
+    format!("{host}{path}{private}")
 }
 
-/// The values of the Secrets in force, which are taken out of all text. They are read for nothing else.
-pub(super) fn secrets(layout: &Layout) -> Vec<Vec<u8>> {
-    let bytes = file::read_bounded(layout.configuration(), MAX_DOCUMENTS).unwrap_or_default();
-    let documents: Value = serde_json::from_slice(&bytes).unwrap_or_default();
+/// The values of the Secrets in force, which are taken out of all text. They are read for nothing else. `None`: no agent
+/// has written them in this boot.
+pub(super) fn secrets(layout: &Layout) -> Option<Vec<Vec<u8>>> {
+    let bytes = file::read_bounded(layout.configuration(), MAX_DOCUMENTS).ok()?;
+    let documents: Value = serde_json::from_slice(&bytes).ok()?;
     let files = documents.as_object().into_iter().flatten();
     let all = files.flat_map(|(_, documents)| documents.as_array().into_iter().flatten());
     let mut found = Vec::new();
@@ -114,7 +148,7 @@ pub(super) fn secrets(layout: &Layout) -> Vec<Vec<u8>> {
             }
         }
     }
-    found
+    Some(found)
 }
 
 #[cfg(test)]
@@ -147,6 +181,11 @@ mod tests {
                 json!({ "annotations": { "coracle.dev/after": "db", "a/last-applied": MASK } }),
             ),
             (
+                "paths",
+                json!({ "httpGet": { "path": "/healthz?token=x" }, "tcpSocket": { "path": "/plain" } }),
+                json!({ "httpGet": { "path": format!("/healthz?{MASK}") }, "tcpSocket": { "path": "/plain" } }),
+            ),
+            (
                 "documents",
                 json!({ "kind": "Secret", "data": { "a": "x" } }),
                 json!({ "kind": "Secret", "data": MASK }),
@@ -169,5 +208,15 @@ mod tests {
         ] {
             assert_eq!(object(value), expected, "{sentence}");
         }
+    }
+
+    #[test]
+    fn addresses_in_a_text_lose_what_may_be_secret() {
+        let text = "probe failed: Get \"http://10.0.0.1:80/healthz?token=x\": EOF\nredis://:x@db/1 and a://b#x\n://";
+        let clean = urls_in_text(text.as_bytes());
+        let wanted = format!(
+            "probe failed: Get \"http://10.0.0.1:80/healthz?{MASK}\": EOF\nredis://{MASK}@db/1 and a://b?{MASK}\n://"
+        );
+        assert_eq!(String::from_utf8_lossy(&clean), wanted);
     }
 }

@@ -17,10 +17,10 @@ use super::args::UpgradeArgs;
 use super::client::Client;
 use super::directories;
 use super::error::{CliError, Result};
-use super::install::systemd_runs;
+use super::install::{systemctl, systemd_runs};
 use super::put;
 use crate::images::digest_of;
-use crate::layout::STATE_FORMAT;
+use crate::layout::{Layout, STATE_FORMAT};
 use crate::sys::file::{self, Durability};
 use crate::sys::{boot_id, clock};
 use crate::types::duration_ms;
@@ -64,6 +64,19 @@ pub(super) fn run(client: &Client, args: &UpgradeArgs) -> Result<ExitCode> {
         Some(began) => wait(&state, &began, true),
         None => Ok(ExitCode::SUCCESS),
     }
+}
+
+/// Ends a trial, if there is one, before another program is installed: that decides.
+pub(super) fn end_trial() -> Result<()> {
+    let state = State(Layout::default().root.join("upgrade"));
+    // A record that cannot be read would stop every later upgrade.
+    if state.record().is_ok_and(|record| record.is_none()) {
+        return Ok(());
+    }
+    if systemd_runs() {
+        let _ = systemctl(&["stop", WATCHER]);
+    }
+    state.forget()
 }
 
 /// What to do while there is a trial: go back, or let it go on.

@@ -203,6 +203,13 @@ impl State {
         Ok(())
     }
 
+    /// Ends a trial without a verdict.
+    pub(super) fn forget(&self) -> Result<()> {
+        let path = self.trial();
+        file::remove_durably(&path).map_err(|e| failed("remove", &path, &e))?;
+        self.forget_trial()
+    }
+
     /// Removes what belongs to a trial beside its record.
     pub(super) fn forget_trial(&self) -> Result<()> {
         for path in [self.go_back(), self.progress()] {

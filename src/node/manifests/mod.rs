@@ -545,6 +545,7 @@ impl Manifests {
                 .into(),
             editions: self.editions(),
             complete: self.all_in_effect(),
+            leaving: false,
         }
     }
 

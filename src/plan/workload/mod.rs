@@ -122,6 +122,18 @@ impl Workloads {
         Self { histories, ..self }
     }
 
+    /// No document is asked for any more. What Jobs and CronJobs have done stays known, and so do revisions.
+    fn leave(&mut self) {
+        *self = Self {
+            changes: self.changes,
+            rollout_changes: self.rollout_changes + 1,
+            jobs: std::mem::take(&mut self.jobs),
+            crons: std::mem::take(&mut self.crons),
+            histories: std::mem::take(&mut self.histories),
+            ..Self::default()
+        };
+    }
+
     /// Whether a document stops its rollout by itself.
     pub fn is_paused(&self, subject: &Subject) -> bool {
         let Subject::Workload(key) = subject else {
@@ -237,6 +249,10 @@ impl NodeState {
     pub(super) fn desired_changed(&mut self, desired: &Desired, now: Stamp, out: &mut Vec<Notice>) {
         let workloads = &mut self.workloads;
         workloads.changes += 1;
+        if desired.leaving {
+            workloads.leave();
+            return self.want(desired, now, out);
+        }
         let jobs = |desired: &Desired| -> BTreeSet<WorkloadKey> {
             let of_pods = desired.pods.values().filter_map(|pod| of_job(pod));
             of_pods.cloned().collect()
@@ -262,14 +278,7 @@ impl NodeState {
         let workloads = &mut self.workloads;
         let none = desired.workloads.is_empty() && desired.editions.is_empty();
         if none && jobs.is_empty() && strays.is_empty() {
-            *workloads = Workloads {
-                changes: workloads.changes,
-                rollout_changes: workloads.rollout_changes + 1,
-                jobs: std::mem::take(&mut workloads.jobs),
-                crons: std::mem::take(&mut workloads.crons),
-                histories: std::mem::take(&mut workloads.histories),
-                ..Workloads::default()
-            };
+            workloads.leave();
             return self.want(desired, now, out);
         }
         workloads.rollout_changes += 1;

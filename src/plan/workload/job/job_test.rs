@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use super::super::Workloads;
 use super::super::tests::World;
 use super::JobRecord;
-use crate::plan::{Event, RunFact};
+use crate::plan::event::Desired;
+use crate::plan::{Event, NodeFact, RunFact};
 use crate::spec::convert::{ConvertContext, documents};
 use crate::types::Exit;
 
@@ -130,6 +131,18 @@ fn what_is_complete_stays_so_until_the_file_changes() {
         assert_eq!(next.running(), ["j-0-0"], "another edition");
         assert_eq!(next.status()["succeeded"], 0);
     }
+    // An agent that takes its pods along has not been told to forget anything.
+    let mut leaving = world.next_agent(false);
+    leaving.read(&text);
+    leaving.tell(Event::Node(NodeFact::DesiredChanged(Desired {
+        leaving: true,
+        ..Desired::default()
+    })));
+    leaving.gone();
+    assert_eq!(leaving.names(), [""; 0]);
+    let mut next = leaving.next_agent(true);
+    next.read(&text);
+    assert_eq!(next.outcome(), "Complete CompletionsReached");
     // Removed and put back, it runs again.
     world.read("");
     world.gone();
