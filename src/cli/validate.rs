@@ -1,5 +1,6 @@
 //! `coracle validate`: checks manifests without an agent.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -10,12 +11,14 @@ use serde::Serialize;
 use super::args::ValidateArgs;
 use super::error::{CliError, Result};
 use super::put;
-use crate::config::{Effective, Files};
+use crate::api::architecture;
+use crate::config::{Effective, Files, node_name_of_host};
 use crate::effects::credential::Credentials;
 use crate::spec::PodSecurity;
 use crate::spec::conflicts::{self, conflicts};
 use crate::spec::convert::{self, ConvertContext, Documents};
 use crate::spec::encrypted::{self, Opened, Outcome};
+use crate::spec::placement::node_labels;
 use crate::spec::priority::{Others, PriorityClasses};
 use crate::spec::workload::cron;
 use crate::spec::{PodSpec, after, is_manifest_file};
@@ -159,6 +162,26 @@ fn add_classes(level: (PodSecurity, bool), reports: &mut [(Report, Documents)]) 
     }
 }
 
+/// Warns of pods that would wait on this node for another one. Those of one template say it once.
+fn add_elsewhere(node: &Node, reports: &mut [(Report, Documents)]) {
+    for (report, defined) in reports {
+        let mut said = BTreeSet::new();
+        for pod in &defined.pods {
+            let of = match &pod.workload {
+                Some(workload) => workload.to_string(),
+                None => format!("pod {}", pod.key),
+            };
+            if !pod.placement.matches(&node.name, &node.labels) && said.insert(of.clone()) {
+                report.warnings.push(format!(
+                    "{}: {of}: its nodeSelector or affinity does not match this machine as a node (`{}`), which would not \
+                     run it; the settings `nodeLabels` and `coracle.nodeName` say what it has to match",
+                    report.file, node.name
+                ));
+            }
+        }
+    }
+}
+
 /// Reports objects that an earlier file of the directory defines already: the agent takes the first one.
 fn add_conflicts(reports: &mut [(Report, Documents)]) {
     for index in 1..reports.len() {
@@ -183,19 +206,25 @@ fn add_conflicts(reports: &mut [(Report, Documents)]) {
 }
 
 pub(super) fn run(args: &ValidateArgs) -> Result<ExitCode> {
+    let node = Node::of_this_machine();
+    let level = (args.pod_security.unwrap_or(node.pod_security), args.strict);
+    // Files that are named belong together, as a shell lists those of a directory.
+    let (folders, named): (Vec<PathBuf>, Vec<PathBuf>) =
+        args.paths.iter().cloned().partition(|path| path.is_dir());
     let mut reports = Vec::new();
-    let level = (level(args), args.strict);
-    for path in &args.paths {
+    let groups = folders.into_iter().map(|folder| vec![folder]);
+    for group in groups.chain([named]) {
         let begin = reports.len();
-        for file in files(path)? {
-            reports.push(check(level, &file, &PriorityClasses::new()));
+        for path in group {
+            for file in files(&path)? {
+                reports.push(check(level, &file, &PriorityClasses::new()));
+            }
         }
-        if path.is_dir() {
-            add_classes(level, &mut reports[begin..]);
-            add_conflicts(&mut reports[begin..]);
-        }
+        add_classes(level, &mut reports[begin..]);
+        add_conflicts(&mut reports[begin..]);
     }
     add_circles(&mut reports);
+    add_elsewhere(&node, &mut reports);
     let reports: Vec<Report> = reports.into_iter().map(|(report, _)| report).collect();
     let text = match args.output.output {
         Some(_) => {
@@ -209,14 +238,30 @@ pub(super) fn run(args: &ValidateArgs) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::from(bad)))
 }
 
-/// Returns the level that was given, or that of this machine's settings. Without settings, or with such that the agent
-/// would refuse, everything is allowed.
-fn level(args: &ValidateArgs) -> PodSecurity {
-    args.pod_security.unwrap_or_else(|| {
+/// What this machine is as a node.
+struct Node {
+    name: String,
+    labels: BTreeMap<String, String>,
+    pod_security: PodSecurity,
+}
+
+impl Node {
+    /// By this machine's settings. Without them, or with such that the agent would refuse, everything is allowed to pods.
+    fn of_this_machine() -> Self {
         let files = Files::new(None, None).read().unwrap_or_default();
-        let settings = Effective::build(&files, &[]).ok();
-        settings.map_or(PodSecurity::Privileged, |s| s.config.pod_security)
-    })
+        let config = Effective::build(&files, &[]).ok().map(|s| s.config);
+        let named = config.as_ref().map(|config| config.node_name.clone());
+        let name = named.filter(|name| !name.is_empty()).unwrap_or_else(|| {
+            let host = nix::unistd::gethostname().unwrap_or_default();
+            node_name_of_host(&host.to_string_lossy())
+        });
+        let own = config.as_ref().map(|config| config.node_labels.clone());
+        Self {
+            labels: node_labels(&name, architecture(), &own.unwrap_or_default()),
+            name,
+            pod_security: config.map_or(PodSecurity::Privileged, |config| config.pod_security),
+        }
+    }
 }
 
 /// What kustomize calls its file.

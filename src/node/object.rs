@@ -25,6 +25,7 @@ use crate::plan::fit::NodeIdentity;
 use crate::plan::pressure;
 use crate::plan::status::time;
 use crate::spec::Reason;
+use crate::spec::placement::node_labels;
 use crate::sys::{file, meminfo};
 use crate::types::{Gather, InOrder, Wall};
 
@@ -261,20 +262,9 @@ fn condition((of, standing): &(Condition, Standing)) -> NodeCondition {
 /// Its name, and the labels that every node has, unless the settings override them.
 fn identity(config: &Config) -> NodeIdentity {
     let name = config.node_name.clone();
-    // Those of `beta` are deprecated, and older manifests select by them.
-    let pairs = [
-        ("kubernetes.io/hostname", name.as_str()),
-        ("kubernetes.io/os", "linux"),
-        ("kubernetes.io/arch", architecture()),
-        ("beta.kubernetes.io/os", "linux"),
-        ("beta.kubernetes.io/arch", architecture()),
-    ];
-    let own = pairs.map(|(key, value)| (key.to_owned(), value.to_owned()));
-    let mut labels = BTreeMap::from(own);
-    labels.extend(config.node_labels.clone());
     NodeIdentity {
+        labels: node_labels(&name, architecture(), &config.node_labels),
         name,
-        labels,
         unsafe_sysctls: config.allowed_unsafe_sysctls.clone(),
         app_armor: app_armor::is_enabled(),
         no_user_namespaces: None,

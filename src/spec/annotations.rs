@@ -4,6 +4,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::error::{Path, Report};
+use super::value::Value;
 use super::{after, aliases, backoff, device, pinned, rollback, suggest, swap, uid};
 
 /// The domain of coracle's annotations.
@@ -25,6 +26,9 @@ pub(crate) const OF_PODS: [&str; 10] = [
     rollback::ANNOTATION,
     rollback::WITHIN,
 ];
+
+/// Annotations of documents that stand for pods.
+const OF_WORKLOADS: [&str; 2] = [rollback::ANNOTATION, rollback::WITHIN];
 
 /// Annotations of services.
 pub(crate) const OF_SERVICES: [&str; 1] = [aliases::ANNOTATION];
@@ -48,6 +52,26 @@ pub(crate) fn check(metadata: &ObjectMeta, known: &[&str], path: &Path<'_>, repo
             );
         } else {
             stranger(key, known, &at, report);
+        }
+    }
+}
+
+/// The same for a document that stands for pods, as it is written. Its pods have the annotations of their template.
+pub(crate) fn check_workload(document: &Value, path: &Path<'_>, report: &Report) {
+    let annotations = document.get("metadata").and_then(|m| m.get("annotations"));
+    let Some(Value::Map(entries)) = annotations else {
+        return;
+    };
+    let at = path.field("metadata");
+    let at = at.field("annotations");
+    let others = entries.iter().map(|(key, _)| key.as_str());
+    for key in others.filter(|key| !OF_WORKLOADS.contains(key)) {
+        match OF_PODS.contains(&key) || device::is_annotation(key) {
+            true => report.warn(
+                &at.field(key),
+                "without effect here: it belongs in the metadata of the pod template",
+            ),
+            false => stranger(key, &OF_WORKLOADS, &at, report),
         }
     }
 }

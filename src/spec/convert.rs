@@ -208,7 +208,8 @@ pub fn documents_beside(
             break;
         }
     }
-    if context.strict || result.is_empty() {
+    // Beside documents with mistakes they are passed over, too, once those are mended.
+    if context.strict || result.is_empty() && problems.is_empty() {
         problems.append(&mut skipped);
     }
     if problems.is_empty() {

@@ -14,7 +14,10 @@ use super::service::ServiceDocument;
 use super::value::Value;
 use super::workload::cron::{self, Zones};
 use super::workload::{self, Workload, WorkloadKind};
-use super::{assemble, cluster_token, decode, default, ephemeral, kinds, priority, service_rules};
+use super::{
+    annotations, assemble, cluster_token, decode, default, ephemeral, kinds, priority,
+    service_rules,
+};
 
 /// A document during conversion.
 pub(super) struct Document<'r> {
@@ -225,11 +228,8 @@ impl<'r> Document<'r> {
         bare(value);
         self.report.begin(path);
         let object = configuration::object(kind, value, self.opened, path, self.report);
-        let warnings = self.report.take_warnings().into_iter();
         if let Some(object) = object {
-            let of = object.key().short();
-            self.warnings
-                .extend(warnings.map(|what| format!("{of}: {what}")));
+            self.warned(&object.key().short());
             self.objects.push((None, object));
         }
     }
@@ -253,15 +253,8 @@ impl<'r> Document<'r> {
         let Some(mut template) = workload::read(kind, value, path, self.report) else {
             return;
         };
-        let metadata = value.get("metadata");
-        if metadata
-            .and_then(|m| m.get("annotations")?.get(assemble::HOOK))
-            .is_some()
-        {
-            assemble::warn_of_hook(&path.field("metadata"), self.report);
-        }
         // About the document; the others are its pods'.
-        self.warnings.append(&mut self.report.take_warnings());
+        self.annotated(value, path, &template.title());
         let at = path.field("spec");
         let at = at.field("template");
         let Some((pod, _)) = self.decoded(&mut template.pod, &at) else {
@@ -298,10 +291,11 @@ impl<'r> Document<'r> {
     /// Checks the Job that a document makes at set times by one of them.
     fn cron_job(&mut self, value: &mut Value, path: &Path<'_>) {
         let found = cron::read(value, self.zones, path, self.report);
-        self.warnings.append(&mut self.report.take_warnings());
         let Some((draft, mut job)) = found else {
             return;
         };
+        let of = draft.key().to_string();
+        self.annotated(value, path, &of);
         let at = path.field("spec");
         let at = at.field("jobTemplate");
         let read = workload::read(WorkloadKind::Job, &mut job, &at, self.report);
@@ -318,9 +312,30 @@ impl<'r> Document<'r> {
             return;
         };
         if let Some(mut first) = self.assembled(pod, Vec::new(), &at_pod) {
-            self.warnings.append(&mut first.warnings);
+            let warnings = first.warnings.drain(..);
+            let of_template =
+                warnings.map(|what| format!("{of}: spec.jobTemplate.spec.template.{what}"));
+            self.warnings.extend(of_template);
             self.workloads.push((None, draft.finish(job, first)));
         }
+    }
+
+    /// Checks the annotations of a document that stands for pods, and keeps the warnings about it.
+    fn annotated(&mut self, value: &Value, path: &Path<'_>, of: &str) {
+        let metadata = value.get("metadata");
+        let hook = metadata.and_then(|m| m.get("annotations")?.get(assemble::HOOK));
+        if hook.is_some() {
+            assemble::warn_of_hook(&path.field("metadata"), self.report);
+        }
+        annotations::check_workload(value, path, self.report);
+        self.warned(of);
+    }
+
+    /// Keeps the warnings so far, which are about this object.
+    fn warned(&mut self, of: &str) {
+        let warnings = self.report.take_warnings().into_iter();
+        self.warnings
+            .extend(warnings.map(|what| format!("{of}: {what}")));
     }
 
     fn pod(&mut self, value: &mut Value, path: &Path<'_>) {

@@ -82,7 +82,7 @@ const GROUPS: &[Group] = &[
     (
         &["Endpoints", "EndpointSlice"],
         "endpoints are found by a Service's selector",
-        "give the Service a `selector`, or use `type: ExternalName` for what is elsewhere",
+        "give the Service a `selector`, or for what is elsewhere `type: ExternalName` with its name or address",
     ),
     (
         &["Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding"],
@@ -146,6 +146,22 @@ pub fn refused() -> impl Iterator<Item = (&'static [&'static str], &'static str)
     GROUPS.iter().map(|(kinds, _, instead)| (*kinds, *instead))
 }
 
+/// Kinds of other programs that stand for objects which pods need, and what to write instead.
+const STAND_FOR: &[(&[&str], &str)] = &[
+    (
+        &["SealedSecret", "ExternalSecret", "Certificate"],
+        "write the Secret that it stands for; `coracle secret encrypt` encrypts it for this node",
+    ),
+    (
+        &["HelmChart", "HelmRelease"],
+        "render the chart, and give its manifests: `helm template CHART > FILE`",
+    ),
+    (
+        &["DeploymentConfig", "Rollout", "Service"],
+        "write it as a Deployment",
+    ),
+];
+
 /// Kinds without which the documents beside them would not do what their file is for.
 const NEEDED: [&str; 4] = [
     "PodTemplate",
@@ -191,7 +207,9 @@ pub(super) fn refuse(kind: &str, version: &str, path: &Path<'_>, report: &Report
 /// Passes over a document of a kind that some program in a cluster has defined, if its file has others.
 pub(super) fn passed_over(kind: &str, version: &str, at: &Path<'_>, report: &Report) {
     let message = format!("{kind} is not supported: {version} has no controller here");
-    report.skip(at, message, "remove it".to_owned());
+    let known = STAND_FOR.iter().find(|(kinds, _)| kinds.contains(&kind));
+    let instead = known.map_or("remove it", |(_, instead)| instead);
+    report.skip(at, message, instead.to_owned());
 }
 
 /// Reports a document without `kind`, with a guess of what it is.

@@ -56,6 +56,27 @@ pub enum Test {
     Below(i64),
 }
 
+/// The labels of a node: those that every node has, and those of its settings, which may override them. `architecture`
+/// is Kubernetes' name of it.
+pub fn node_labels(
+    name: &str,
+    architecture: &str,
+    settings: &BTreeMap<String, String>,
+) -> BTreeMap<String, String> {
+    // Those of `beta` are deprecated, and older manifests select by them.
+    let pairs = [
+        ("kubernetes.io/hostname", name),
+        ("kubernetes.io/os", "linux"),
+        ("kubernetes.io/arch", architecture),
+        ("beta.kubernetes.io/os", "linux"),
+        ("beta.kubernetes.io/arch", architecture),
+    ];
+    let own = pairs.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    let mut labels = BTreeMap::from(own);
+    labels.extend(settings.clone());
+    labels
+}
+
 impl Placement {
     /// Whether a node with this name and these labels matches selector and affinity.
     pub fn matches(&self, name: &str, labels: &BTreeMap<String, String>) -> bool {

@@ -125,6 +125,7 @@ fn zone() -> Zone {
             many,
         ),
         external("default/ext", "www.example.com"),
+        external("default/camera", "192.0.2.30"),
         external("default/near", "web.default.svc.cluster.local"),
         external("default/loop", "loop.default.svc.cluster.local"),
     ];
@@ -423,6 +424,11 @@ fn services_may_stand_for_other_names() {
             "NOERROR | near.default.svc.~ CNAME web.default.svc.~.; web.default.svc.~ A 10.99.0.1; | |",
         ),
         ("loop.default.svc.~", Rtype::A, "SERVFAIL | | |"),
+        (
+            "camera.default.svc.~",
+            Rtype::A,
+            "NOERROR | camera.default.svc.~ A 192.0.2.30; | |",
+        ),
     ];
     check(&cases);
 }

@@ -141,11 +141,11 @@ impl Zone {
         self.add(&format!("{namespace}.pod"), []);
         self.add(&format!("{namespace}.svc"), []);
         match &service.spec.address {
-            ServiceAddress::External(target) => {
-                if let Some(target) = parse(target) {
-                    self.add(&owner, [Data::Cname(target)]);
-                }
-            }
+            // What is elsewhere may have no name: where a cluster answers with a name that nobody knows, the address helps.
+            ServiceAddress::External(target) => match target.parse::<IpAddr>() {
+                Ok(ip) => self.add(&owner, [address(&ip)]),
+                Err(_) => self.add(&owner, parse(target).map(Data::Cname)),
+            },
             ServiceAddress::Headless => self.add_headless(&owner, service),
             ServiceAddress::Any | ServiceAddress::Given(_) => {
                 let addresses = addresses.map_or(&[][..], Vec::as_slice);

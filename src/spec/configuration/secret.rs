@@ -126,8 +126,9 @@ fn typed(mut secret: core::Secret) -> core::Secret {
 fn by_type(kind: &str, data: &BTreeMap<String, ByteString>, path: &Path<'_>, report: &Report) {
     let at = path.field("data");
     // A value that could not be decoded is not in `data`.
+    let is_whole = !report.is_wrong_below(&at);
     let required = |key: &str| {
-        if !data.contains_key(key) && !report.is_wrong_below(&at) {
+        if !data.contains_key(key) && is_whole {
             report.required(&at.field(key));
         }
     };

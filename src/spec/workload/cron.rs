@@ -290,6 +290,11 @@ fn as_job(template: Value, key: &WorkloadKey, path: &Path<'_>, report: &Report) 
 }
 
 impl Draft {
+    /// The document's key.
+    pub(in crate::spec) fn key(&self) -> &WorkloadKey {
+        &self.key
+    }
+
     /// The whole document; `template` and `first` were made of its template.
     pub(in crate::spec) fn finish(self, template: Workload, first: PodSpec) -> Workload {
         let spec = self.spec;

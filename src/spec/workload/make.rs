@@ -33,6 +33,20 @@ pub(in crate::spec) struct Template {
     manifest: Arc<str>,
 }
 
+impl Template {
+    /// The document in messages.
+    pub(in crate::spec) fn title(&self) -> String {
+        let namespace = self.metadata.namespace.as_deref().filter(|n| !n.is_empty());
+        let name = self.metadata.name.as_deref().unwrap_or_default();
+        let key = WorkloadKey {
+            kind: self.kind,
+            namespace: namespace.unwrap_or("default").into(),
+            name: name.into(),
+        };
+        key.to_string()
+    }
+}
+
 /// What a document asks for.
 #[derive(Debug)]
 pub(in crate::spec) struct Made {
