@@ -3,7 +3,7 @@
 //!
 //! An image is intact if its record, config and manifest exist with their digests, and each layer has the files
 //! that it was unpacked with ([`mark`]); on request also their contents ([`super::compare`]). [`ImageStore::repair`] removes damaged images, names first, so that after
-//! a crash at any line no damaged image has a name; archives in preload directories are imported again then.
+//! a crash at any line no damaged image has a name; preloaded archives that lost an image or a name are imported again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -144,7 +144,10 @@ impl ImageStore {
     pub fn repair_with(&self, contents: &Contents) -> Result<Check, ImageError> {
         let _lock = self.lock()?;
         let found = self.look(contents)?;
-        let forget = found.preload || !found.check.damage.is_empty();
+        if !found.preload {
+            // First: refs that are gone are not missed by the next check.
+            preload::names_lost(self, &found.refs)?;
+        }
         for path in found.refs.iter().chain(&found.records) {
             gc::remove_file(path)?;
         }
@@ -153,8 +156,8 @@ impl ImageStore {
             gc::sync(&self.dir().join(folder))?;
         }
         self.collect_except(found.spared)?;
-        if forget {
-            // Last: until everything is repaired, the next check finds the damage again.
+        // Last: until everything is repaired, the next check finds the damage again.
+        if found.preload {
             gc::remove_file(&preload::path(self))?;
             gc::sync(self.dir())?;
         }

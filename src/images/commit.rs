@@ -33,14 +33,23 @@ pub(super) fn distinct_layers(images: &[Found]) -> Vec<FoundLayer> {
         .collect()
 }
 
-/// Moves everything into place. `origin`: the archive they come from; none if they were pulled. `vouched`: a signed bundle
-/// brought them. `access`: who may use those that are pulled for a pod. The caller holds the lock, and the staged data is
-/// on disk.
+/// Where the images of an import come from.
+pub(super) struct Source<'a> {
+    /// The archive; none if they were pulled.
+    pub(super) origin: Option<&'a Origin>,
+    /// Whether a signed bundle brought them.
+    pub(super) vouched: bool,
+    /// Whether this very archive was preloaded before: names that other images have got since stay with those.
+    pub(super) again: bool,
+}
+
+/// Moves everything into place. `access`: who may use those that are pulled for a pod. The caller holds the lock, and the
+/// staged data is on disk.
 pub(super) fn commit(
     store: &ImageStore,
     staging: &Staging,
     images: &[Found],
-    (origin, vouched): (Option<&Origin>, bool),
+    source: &Source<'_>,
     access: &Accesses,
 ) -> Result<Vec<Imported>, ImageError> {
     for layer in distinct_layers(images) {
@@ -55,7 +64,7 @@ pub(super) fn commit(
     gc::sync(&store.dir().join("layers"))?;
     let mut imported = Vec::new();
     for image in images {
-        let id = write_image(store, image, vouched, access)?;
+        let id = write_image(store, image, source.vouched, access)?;
         let file: ConfigFile = oci::parse(&image.config, &format!("config {id}"))?;
         imported.push(Imported {
             id,
@@ -63,28 +72,50 @@ pub(super) fn commit(
             warnings: file.into_config().warnings(),
         });
     }
-    for image in &imported {
+    for image in &mut imported {
         for name in &image.names {
             // One that is damaged is replaced.
             let known = store.reference(name).ok().flatten();
+            let newer = known
+                .as_ref()
+                .filter(|known| source.again && is_newer(store, known, &image.id));
+            if let Some(newer) = newer {
+                if newer.id != image.id {
+                    let of = &newer.id;
+                    image
+                        .warnings
+                        .push(format!("its name `{name}` stays with the newer image {of}"));
+                }
+                continue;
+            }
             let known = known.filter(|known| known.id == image.id);
             // A pull that only verifies credentials does not take the name from its archive.
             if !access.is_empty() && known.as_ref().is_some_and(|known| !known.pulled) {
                 continue;
             }
             let given = known.is_some_and(|known| known.is_given(&image.id));
-            let pulled = origin.is_none();
+            let pulled = source.origin.is_none();
             let reference = Reference {
                 name: name.clone(),
                 id: image.id.clone(),
                 pulled,
                 opened: pulled && (given || access.is_empty()),
-                origin: origin.cloned(),
+                origin: source.origin.cloned(),
             };
             write_json(&store.reference_path(name), &reference)?;
         }
     }
     Ok(imported)
+}
+
+/// Whether a name has been given since its archive gave it to this image, and means an image that can be used.
+fn is_newer(store: &ImageStore, known: &Reference, id: &str) -> bool {
+    let record = store.record(&known.id).ok().flatten();
+    (known.pulled || known.id != id)
+        && record.is_some_and(|record| {
+            let mut layers = record.layers.iter();
+            layers.all(|layer| store.layer_dir(layer).exists())
+        })
 }
 
 fn write_image(

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::archive::Archive;
 use super::bundle::{self, Bundle};
-use super::commit::{commit, distinct_layers};
+use super::commit::{Source, commit, distinct_layers};
 use super::contents::{self, Found, FoundLayer};
 use super::digest::{self, Hashing};
 use super::error::{ImageError, io};
@@ -147,21 +147,21 @@ pub(crate) fn import(
             path: request.archive.clone(),
         });
     }
-    let mut imported = commit(
-        &store,
-        &staging,
-        &images,
-        (origin.as_ref(), request.vouched),
-        &request.access,
-    )
-    .map_err(|why| full_disk(why, &space))?;
+    let fingerprint = fingerprint.filter(|_| request.preloaded);
+    let known = |fingerprint| preload::knows(&store, &request.archive, fingerprint);
+    let source = Source {
+        origin: origin.as_ref(),
+        vouched: request.vouched,
+        again: fingerprint.is_some_and(known),
+    };
+    let mut imported = commit(&store, &staging, &images, &source, &request.access)
+        .map_err(|why| full_disk(why, &space))?;
     for (image, names) in imported.iter_mut().zip(names) {
         image.names.extend(names);
     }
-    if let Some(fingerprint) = fingerprint.filter(|_| request.preloaded) {
-        let ids = imported.iter().map(|image| image.id.clone()).collect();
+    if let Some(fingerprint) = fingerprint {
         let under = request.trust.under();
-        preload::record(&store, &request.archive, (fingerprint, under), ids)?;
+        preload::record(&store, &request.archive, (fingerprint, under), &imported)?;
     }
     staging.finish();
     if let Some(folder) = folder {

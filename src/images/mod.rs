@@ -30,6 +30,8 @@ pub mod preload;
 mod progress;
 mod recipe;
 pub mod registry;
+#[cfg(test)]
+mod sample;
 mod save;
 mod signatures;
 mod space;

@@ -2,6 +2,9 @@
 //!
 //! `preload.json` in the store has for each archive which file was imported (size, time and inode) and the result.
 //! So a restart imports nothing again, and a changed file is imported again. Preloaded images are never pruned.
+//!
+//! An unchanged archive is imported again under another policy, or when something of its images was lost. That takes no
+//! name from another image: what has the name now came after the archive.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,6 +16,8 @@ use serde::{Deserialize, Serialize};
 
 use super::compress::Packing;
 use super::error::{ImageError, io};
+use super::gc;
+use super::progress::Imported;
 use super::signatures;
 use super::store::{ImageStore, read_json, write_json};
 use super::trust::Policy;
@@ -51,27 +56,49 @@ struct Entry {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     under: Option<String>,
     ids: Vec<String>,
+    /// The names that it gave; none if an earlier version imported it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    names: Option<Vec<String>>,
+    /// Whether one of its names may be lost, so that it is to be imported again.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    again: bool,
+}
+
+/// What the preload directories have.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Found {
+    /// The archives, by name.
+    pub archives: Vec<Candidate>,
+    /// Directories and archives that cannot be read, as while their disk is away.
+    pub unread: Vec<PathBuf>,
 }
 
 type Entries = BTreeMap<PathBuf, Entry>;
 
-/// Lists the archives in some directories, by name. It leaves out missing directories, hidden files, temporary
-/// files of editors and copy programs, and files that neither look like nor are named like archives.
-pub fn scan(dirs: &[PathBuf]) -> Vec<Candidate> {
-    let mut found = Vec::new();
+/// Lists the archives in some directories. It leaves out hidden files, temporary files of editors and copy programs,
+/// and files that neither look like nor are named like archives.
+pub fn scan(dirs: &[PathBuf]) -> Found {
+    let mut found = Found::default();
     for dir in dirs {
-        let Ok(entries) = fs::read_dir(dir) else {
+        let entries = fs::read_dir(dir).and_then(Iterator::collect::<std::io::Result<Vec<_>>>);
+        let Ok(entries) = entries else {
+            found.unread.push(dir.clone());
             continue;
         };
-        let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+        let mut paths: Vec<PathBuf> = entries.iter().map(fs::DirEntry::path).collect();
         paths.order();
-        for path in paths.into_iter().filter(|path| is_candidate(path)) {
-            if let Ok(fingerprint) = fingerprint(&path) {
-                found.push(Candidate {
+        for path in paths {
+            match fingerprint(&path) {
+                Ok(fingerprint) if is_candidate(&path) => found.archives.push(Candidate {
                     path,
                     fingerprint,
                     under: None,
-                });
+                }),
+                // It is no archive.
+                Ok(_) => {}
+                // A link to a disk that is away, for one.
+                Err(_) if fs::metadata(&path).is_err() => found.unread.push(path),
+                Err(_) => {}
             }
         }
     }
@@ -86,7 +113,7 @@ pub fn pending(store: &ImageStore, found: &[Candidate]) -> Result<Vec<Candidate>
         let known = entries
             .get(&candidate.path)
             .filter(|entry| entry.fingerprint == candidate.fingerprint)
-            .filter(|entry| entry.under == candidate.under);
+            .filter(|entry| entry.under == candidate.under && !entry.again);
         let mut complete = known.is_some();
         for id in known.iter().flat_map(|entry| &entry.ids) {
             complete &= store.record(id)?.is_some();
@@ -98,12 +125,16 @@ pub fn pending(store: &ImageStore, found: &[Candidate]) -> Result<Vec<Candidate>
     Ok(pending)
 }
 
-/// Forgets removed archives: their images stay, but may be pruned.
-pub fn forget_missing(store: &ImageStore, found: &[Candidate]) -> Result<(), ImageError> {
+/// Forgets removed archives: their images stay, but may be pruned. What cannot be read is not removed.
+pub fn forget_missing(store: &ImageStore, found: &Found) -> Result<(), ImageError> {
     let _lock = store.lock()?;
     let mut entries = read(store)?;
     let before = entries.len();
-    entries.retain(|path, _| found.iter().any(|candidate| candidate.path == *path));
+    entries.retain(|path, _| {
+        let mut archives = found.archives.iter();
+        archives.any(|candidate| candidate.path == *path)
+            || found.unread.iter().any(|unread| path.starts_with(unread))
+    });
     if entries.len() == before {
         return Ok(());
     }
@@ -115,16 +146,49 @@ pub(crate) fn record(
     store: &ImageStore,
     archive: &Path,
     (fingerprint, under): (Fingerprint, Option<String>),
-    ids: Vec<String>,
+    imported: &[Imported],
 ) -> Result<(), ImageError> {
     let mut entries = read(store)?;
+    let names = imported.iter().flat_map(|image| &image.names);
     let entry = Entry {
         fingerprint,
         under,
-        ids,
+        ids: imported.iter().map(|image| image.id.clone()).collect(),
+        names: Some(names.cloned().collect()),
+        again: false,
     };
     entries.insert(archive.to_owned(), entry);
     write_json(&path(store), &entries)
+}
+
+/// Whether an archive was imported in this state before, under whatever policy.
+pub(crate) fn knows(store: &ImageStore, archive: &Path, fingerprint: Fingerprint) -> bool {
+    // If the list is damaged, the archive may be a new one.
+    let entries = read(store).unwrap_or_default();
+    let entry = entries.get(archive);
+    entry.is_some_and(|entry| entry.fingerprint == fingerprint)
+}
+
+/// Has the archives imported again that gave names whose refs were lost. Those whose images were lost are imported again
+/// without that. The caller holds the lock.
+pub(super) fn names_lost(store: &ImageStore, refs: &[PathBuf]) -> Result<(), ImageError> {
+    if refs.is_empty() {
+        return Ok(());
+    }
+    let mut entries = read(store)?;
+    let mut any = false;
+    for entry in entries.values_mut() {
+        let gave = |name: &String| refs.contains(&store.reference_path(name));
+        let lost = entry.names.as_ref().is_none_or(|names| names.iter().any(gave));
+        any |= lost && !entry.again;
+        entry.again |= lost;
+    }
+    if !any {
+        return Ok(());
+    }
+    let path = path(store);
+    // On a full disk the list goes, and with it what is known of names that others have by now.
+    write_json(&path, &entries).or_else(|_| gc::remove_file(&path))
 }
 
 /// Ids of all preloaded images.
@@ -194,3 +258,7 @@ fn starts_like_archive(path: &Path) -> bool {
         && (Packing::detect(&start) != Packing::Plain
             || start.get(257..262) == Some(b"ustar".as_slice()))
 }
+
+#[cfg(test)]
+#[path = "preload_test.rs"]
+mod tests;

@@ -45,11 +45,10 @@ async fn import_new(tools: &Tools) {
         let mut found = preload::scan(&directories);
         // With a policy that cannot be read the import fails, and says so.
         let policy = Policy::read(&policy).unwrap_or_default();
-        found
-            .iter_mut()
-            .for_each(|found| found.note_policy(&policy));
+        let archives = found.archives.iter_mut();
+        archives.for_each(|archive| archive.note_policy(&policy));
         preload::forget_missing(&images, &found)?;
-        preload::pending(&images, &found)
+        preload::pending(&images, &found.archives)
     });
     let pending = match pending.await {
         Ok(pending) => pending,

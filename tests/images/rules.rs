@@ -213,8 +213,8 @@ fn preload_directories_are_imported_once_and_never_pruned() {
     }
     let dirs = [dir.clone(), room.path("absent")];
     let store = room.open();
-    let found = preload::scan(&dirs);
-    let pending = preload::pending(&store, &found).unwrap();
+    let waiting = || preload::pending(&store, &preload::scan(&dirs).archives).unwrap();
+    let pending = waiting();
     assert_eq!(pending.len(), 1);
     let options = ImportOptions {
         preloaded: true,
@@ -222,7 +222,7 @@ fn preload_directories_are_imported_once_and_never_pruned() {
         ..Default::default()
     };
     room.import_with(&pending[0].path, &options).unwrap();
-    assert_eq!(preload::pending(&store, &preload::scan(&dirs)).unwrap(), []);
+    assert_eq!(waiting(), []);
     let image = store.lookup("test:1").unwrap().unwrap();
     assert!(image.preloaded);
     assert_eq!(
@@ -231,20 +231,10 @@ fn preload_directories_are_imported_once_and_never_pruned() {
     );
     // A removed image is imported again, a changed file, too; a vanished file does not keep an image.
     store.remove("test:1", &BTreeSet::new()).unwrap();
-    assert_eq!(
-        preload::pending(&store, &preload::scan(&dirs))
-            .unwrap()
-            .len(),
-        1
-    );
+    assert_eq!(waiting().len(), 1);
     room.import_with(&pending[0].path, &options).unwrap();
     std::fs::write(dir.join("a.tar"), &archive).unwrap();
-    assert_eq!(
-        preload::pending(&store, &preload::scan(&dirs))
-            .unwrap()
-            .len(),
-        1
-    );
+    assert_eq!(waiting().len(), 1);
     std::fs::remove_file(dir.join("a.tar")).unwrap();
     preload::forget_missing(&store, &preload::scan(&dirs)).unwrap();
     assert_eq!(

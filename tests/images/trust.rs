@@ -259,7 +259,7 @@ fn a_preloaded_archive_is_looked_at_again_under_another_policy() {
     std::fs::remove_file(world.room.path("policy.json")).unwrap();
     let pending = || {
         let policy = Policy::read(&world.room.path("policy.json")).unwrap();
-        let mut found = preload::scan(&[world.room.path("preload")]);
+        let mut found = preload::scan(&[world.room.path("preload")]).archives;
         assert_eq!(found.len(), 1, "signatures are no archive: {found:?}");
         found
             .iter_mut()
