@@ -3,6 +3,7 @@
 //! ones. One change at a time, each decided by one rename.
 
 mod apply;
+mod change;
 pub(super) mod disk;
 mod fetch;
 mod poll;
@@ -274,66 +275,6 @@ impl From<ChangeError> for CommandError {
 }
 
 impl Tools {
-    /// Changes a bundle's state by `change`, which sees it as it is on disk. Returns the new state.
-    async fn change_bundle(
-        &self,
-        name: &str,
-        change: impl FnOnce(&Folder, Option<State>) -> Result<State, ChangeError> + Send + 'static,
-    ) -> Result<State, ChangeError> {
-        let _turn = self.bundles.turn.lock().await;
-        self.change_in_turn(name, change).await
-    }
-
-    /// The same, or an error at once while another change is under way. An import may hold the turn for long, and the
-    /// caller tries again.
-    async fn change_bundle_now(
-        &self,
-        name: &str,
-        change: impl FnOnce(&Folder, Option<State>) -> Result<State, ChangeError> + Send + 'static,
-    ) -> Result<State, ChangeError> {
-        match self.bundles.turn.try_lock() {
-            Some(_turn) => self.change_in_turn(name, change).await,
-            None => Err(ChangeError::Busy(name.to_owned())),
-        }
-    }
-
-    /// The same for one who has the turn.
-    async fn change_in_turn(
-        &self,
-        name: &str,
-        change: impl FnOnce(&Folder, Option<State>) -> Result<State, ChangeError> + Send + 'static,
-    ) -> Result<State, ChangeError> {
-        let (bundles, images) = (self.config.layout.manifest_bundles(), self.images.clone());
-        let owned = name.to_owned();
-        let changed = unblock(move || {
-            let name = owned;
-            let folder = Folder::of(&bundles, &name);
-            let disk = |source| ChangeError::Disk {
-                name: name.clone(),
-                source,
-            };
-            let before = folder.state().map_err(disk)?;
-            let state = change(&folder, before.clone())?;
-            let record = folder.record(state.current).map_err(disk)?;
-            if before.as_ref() != Some(&state) {
-                folder.commit(&state).map_err(disk)?;
-            }
-            name_images(&images, &record).map_err(|source| ChangeError::Images {
-                name: name.clone(),
-                source,
-            })?;
-            if let Err(error) = folder.clean(&state) {
-                tracing::warn!(
-                    "could not remove former generations of bundle `{name}`: {error}, going on"
-                );
-            }
-            Ok(state)
-        });
-        let changed = changed.await;
-        self.bundles_changed().await;
-        changed
-    }
-
     /// Has the manifests read again, and lets the loop know.
     async fn bundles_changed(&self) {
         let (bundles, images) = (self.config.layout.manifest_bundles(), self.images.clone());
@@ -406,13 +347,20 @@ impl Bundles {
     pub(super) fn are_on_trial(&self) -> bool {
         self.all.values().any(|known| known.state.trial.is_some())
     }
+
+    /// Takes what is on disk now. What could not be changed waits still.
+    fn take(&mut self, all: All) {
+        let before = std::mem::replace(&mut self.all, all);
+        let state = |all: &All, name: &String| all.get(name).map(|known| known.state.clone());
+        self.busy
+            .retain(|name, _| state(&before, name) == state(&self.all, name));
+    }
 }
 
 impl Node {
     /// Takes what is on disk now.
     pub(super) fn bundles_are(&mut self, all: All) {
-        self.bundles.all = all;
-        self.bundles.busy.clear();
+        self.bundles.take(all);
         let all = &self.bundles.all;
         let on_trial = |(name, of): &(String, u64)| {
             let known = all.get(name.as_str());
@@ -517,6 +465,32 @@ mod tests {
         remove_leftovers(&dir);
         assert!(dir.join("a").is_dir() && !dir.join("b").exists());
         std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn only_a_bundle_that_has_changed_is_judged_again_at_once() {
+        let known = |current| Known {
+            state: State {
+                current,
+                ..State::default()
+            },
+            current: Record::default(),
+            previous: None,
+        };
+        let all = |of: &[(&str, u64)]| -> All {
+            let of = of.iter();
+            of.map(|(name, current)| ((*name).to_owned(), known(*current)))
+                .collect()
+        };
+        let mut bundles = Bundles {
+            all: all(&[("full", 2), ("passed", 2), ("removed", 2)]),
+            busy: ["full", "passed", "removed"]
+                .map(|name| (name.to_owned(), Time(10)))
+                .into(),
+            ..Bundles::default()
+        };
+        bundles.take(all(&[("full", 2), ("passed", 3)]));
+        assert_eq!(bundles.busy.keys().collect::<Vec<_>>(), ["full"]);
     }
 
     #[test]
