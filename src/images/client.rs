@@ -132,13 +132,14 @@ async fn attend(
     mut on_progress: impl FnMut(Progress),
 ) -> Result<Vec<Imported>, ImageError> {
     let input = child.stdin.take();
-    let failed = |message, hint, _| ImageError::Worker {
+    let failed = |message, hint, cause| ImageError::Worker {
         archive: match origin {
             Origin::Path(path) => path.clone(),
             Origin::Stream(_) => STREAM.into(),
         },
         message,
         hint,
+        cause,
     };
     let outcome = async {
         let on_line = |told| {

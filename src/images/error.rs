@@ -229,6 +229,8 @@ pub enum ImageError {
         message: String,
         /// What to do about it.
         hint: Option<String>,
+        /// What kind of failure it is.
+        cause: Cause,
     },
 }
 
@@ -236,13 +238,17 @@ impl ImageError {
     /// What kind of failure it is.
     pub(crate) fn cause(&self) -> Cause {
         match self {
-            Self::Pull { cause, .. } => *cause,
+            Self::Pull { cause, .. } | Self::Worker { cause, .. } => *cause,
             Self::Truncated { .. }
             | Self::Missing { .. }
             | Self::Digest { .. }
             | Self::Size { .. }
             | Self::Malformed { .. }
             | Self::Json { .. } => Cause::Damaged,
+            Self::NotAnImage { .. }
+            | Self::Limit { .. }
+            | Self::Platform { .. }
+            | Self::Entry { .. } => Cause::Unfit,
             _ => Cause::Other,
         }
     }

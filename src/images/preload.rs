@@ -125,8 +125,13 @@ pub fn pending(store: &ImageStore, found: &[Candidate]) -> Result<Vec<Candidate>
     Ok(pending)
 }
 
-/// Forgets removed archives: their images stay, but may be pruned. What cannot be read is not removed.
-pub fn forget_missing(store: &ImageStore, found: &Found) -> Result<(), ImageError> {
+/// Forgets removed archives: their images stay, but may be pruned. What cannot be read is not removed, nor what is in
+/// directories that were not scanned (`others`).
+pub fn forget_missing(
+    store: &ImageStore,
+    found: &Found,
+    others: &[PathBuf],
+) -> Result<(), ImageError> {
     let _lock = store.lock()?;
     let mut entries = read(store)?;
     let before = entries.len();
@@ -134,6 +139,7 @@ pub fn forget_missing(store: &ImageStore, found: &Found) -> Result<(), ImageErro
         let mut archives = found.archives.iter();
         archives.any(|candidate| candidate.path == *path)
             || found.unread.iter().any(|unread| path.starts_with(unread))
+            || others.iter().any(|dir| path.parent() == Some(dir))
     });
     if entries.len() == before {
         return Ok(());

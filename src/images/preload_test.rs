@@ -132,7 +132,7 @@ fn archives_of_a_directory_that_cannot_be_read_are_not_forgotten() {
     let linked = room.preload(&dir.join("linked"));
     let store = room.store();
     let forget = || {
-        forget_missing(&store, &scan(std::slice::from_ref(&dir))).unwrap();
+        forget_missing(&store, &scan(std::slice::from_ref(&dir)), &[]).unwrap();
         ids(&store).unwrap()
     };
     let both = BTreeSet::from([here, linked.clone()]);
@@ -141,6 +141,8 @@ fn archives_of_a_directory_that_cannot_be_read_are_not_forgotten() {
     assert_eq!(forget(), both, "the disk that a link leads to is away");
     fs::rename(&dir, room.0.join("gone")).unwrap();
     assert_eq!(forget(), both, "the directory is away");
+    forget_missing(&store, &Found::default(), std::slice::from_ref(&dir)).unwrap();
+    assert_eq!(ids(&store).unwrap(), both, "another directory was scanned");
     fs::rename(room.0.join("gone"), &dir).unwrap();
     fs::remove_dir_all(dir.join("here")).unwrap();
     assert_eq!(forget(), BTreeSet::from([linked]), "it was removed");

@@ -69,7 +69,7 @@ pub(crate) struct Fetched {
     pub(crate) login: usize,
 }
 
-/// Failures of pulls that are handled in a way of their own.
+/// Failures of pulls and imports that are handled in a way of their own.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
@@ -82,6 +82,8 @@ pub enum Cause {
     Signature,
     /// The data is not what it says it is.
     Damaged,
+    /// There is nothing in the archive that this node could use.
+    Unfit,
 }
 
 /// A line of the worker.

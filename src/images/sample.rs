@@ -142,6 +142,8 @@ fn tar(content: &str) -> Vec<u8> {
     let mut header = tar::Header::new_ustar();
     header.set_size(content.len() as u64);
     header.set_mode(0o644);
+    header.set_uid(0);
+    header.set_gid(0);
     header.set_mtime(1);
     header.set_cksum();
     let mut layer = tar::Builder::new(Vec::new());

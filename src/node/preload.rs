@@ -1,13 +1,15 @@
 //! The preload directories: their image archives are imported at the start and when files appear.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::Input;
 use super::execute::{Tools, WORKER};
 use super::watch::Watch;
 use crate::images::trust::Policy;
-use crate::images::{self, ImportOptions, preload};
+use crate::images::preload::{Candidate, Fingerprint};
+use crate::images::{self, Cause, ImageError, ImportOptions, preload};
+use crate::plan::preload::Failures;
 use crate::plan::{Event, NodeFact};
 use crate::types::Gather;
 
@@ -24,12 +26,16 @@ pub(super) fn watch(tools: Tools) {
     }
 }
 
+/// The state of an archive: its file, the policy that it is under, and whether that can be read.
+type State = (Fingerprint, Option<String>, bool);
+
 async fn watch_one(tools: Tools, directory: PathBuf) {
     let mut watch = Watch::new(&directory);
+    let mut failures = Failures::default();
     loop {
         {
             let _turn = tools.importing.lock().await;
-            import_new(&tools).await;
+            import_new(&tools, &directory, &mut failures).await;
         }
         watch.ensure();
         watch.next(RESCAN).await;
@@ -38,20 +44,26 @@ async fn watch_one(tools: Tools, directory: PathBuf) {
     }
 }
 
-async fn import_new(tools: &Tools) {
-    let (images, directories) = (tools.images.clone(), tools.config.preload.clone());
-    let policy = tools.config.registries.policy.clone();
-    let pending = super::unblock(move || {
-        let mut found = preload::scan(&directories);
-        // With a policy that cannot be read the import fails, and says so.
-        let policy = Policy::read(&policy).unwrap_or_default();
-        let archives = found.archives.iter_mut();
-        archives.for_each(|archive| archive.note_policy(&policy));
-        preload::forget_missing(&images, &found)?;
-        preload::pending(&images, &found.archives)
-    });
-    let pending = match pending.await {
-        Ok(pending) => pending,
+/// The archives of a directory that are to be imported, and whether the policy can be read. Blocking.
+fn look(tools: &Tools, directory: &Path) -> Result<(Vec<Candidate>, bool), ImageError> {
+    let mut found = preload::scan(&[directory.to_owned()]);
+    // With a policy that cannot be read the import fails, and says so.
+    let policy = Policy::read(&tools.config.registries.policy);
+    let readable = policy.is_ok();
+    let policy = policy.unwrap_or_default();
+    let archives = found.archives.iter_mut();
+    archives.for_each(|archive| archive.note_policy(&policy));
+    let all = tools.config.preload.iter();
+    let others: Vec<PathBuf> = all.filter(|other| *other != directory).cloned().collect();
+    preload::forget_missing(&tools.images, &found, &others)?;
+    let pending = preload::pending(&tools.images, &found.archives)?;
+    Ok((pending, readable))
+}
+
+async fn import_new(tools: &Tools, directory: &Path, failures: &mut Failures<State>) {
+    let (own, of) = (tools.clone(), directory.to_owned());
+    let (pending, readable) = match super::unblock(move || look(&own, &of)).await {
+        Ok(found) => found,
         Err(error) => {
             tracing::warn!(
                 "could not look for preloaded images: {}, trying again later",
@@ -60,38 +72,78 @@ async fn import_new(tools: &Tools) {
             return;
         }
     };
+    let paths: Vec<&Path> = pending.iter().map(|found| found.path.as_path()).collect();
+    failures.keep_only(&paths);
     for candidate in pending {
-        let path = candidate.path.display();
-        tracing::info!("importing `{path}`");
-        let options = ImportOptions {
-            name: None,
-            preloaded: true,
-            keep: tools.keep_free(),
-            policy: Some(tools.config.registries.policy.clone()),
-        };
-        match images::import(
-            WORKER.as_ref(),
-            tools.images.dir(),
-            &candidate.path,
-            &options,
-            |_| {},
-        )
-        .await
-        {
-            Ok(imported) => {
-                for warning in imported.iter().flat_map(|image| &image.warnings) {
-                    tracing::warn!("the image of `{path}`: {warning}");
+        let state = (candidate.fingerprint, candidate.under.clone(), readable);
+        if !failures.is_due(&candidate.path, &state, super::now().time) {
+            continue;
+        }
+        if let Err(error) = import(tools, &candidate.path).await {
+            let lasting = is_lasting(&error, &candidate.path);
+            tracing::warn!(
+                "could not import `{}`: {}, {}",
+                candidate.path.display(),
+                crate::chain(&error),
+                match lasting {
+                    true => "ignoring it until it changes",
+                    false => "trying again later, or when it changes",
                 }
-                let names: Vec<String> =
-                    imported.into_iter().flat_map(|image| image.names).collect();
-                tracing::info!("imported {} from `{path}`", names.join(", "));
-                let changed = NodeFact::ImagesChanged(Some(names.into_iter().gather()));
-                let _ = tools.inputs.send(Input::Event(Event::Node(changed))).await;
-            }
-            Err(error) => tracing::warn!(
-                "could not import `{path}`: {}, ignoring it",
-                crate::chain(&error)
-            ),
+            );
+            failures.note(&candidate.path, state, lasting, super::now().time);
+        }
+    }
+}
+
+/// Whether only another archive or policy can lead to another result. Not of a directory: parts of it may still be
+/// copied while its index stays the same.
+fn is_lasting(error: &ImageError, archive: &Path) -> bool {
+    matches!(error.cause(), Cause::Unfit | Cause::Signature) && !archive.is_dir()
+}
+
+async fn import(tools: &Tools, archive: &Path) -> Result<(), ImageError> {
+    let path = archive.display();
+    tracing::info!("importing `{path}`");
+    let options = ImportOptions {
+        name: None,
+        preloaded: true,
+        keep: tools.keep_free(),
+        policy: Some(tools.config.registries.policy.clone()),
+    };
+    let (exe, store) = (WORKER.as_ref(), tools.images.dir());
+    let imported = images::import(exe, store, archive, &options, |_| {}).await?;
+    for warning in imported.iter().flat_map(|image| &image.warnings) {
+        tracing::warn!("the image of `{path}`: {warning}");
+    }
+    let names: Vec<String> = imported.into_iter().flat_map(|image| image.names).collect();
+    tracing::info!("imported {} from `{path}`", names.join(", "));
+    let changed = NodeFact::ImagesChanged(Some(names.into_iter().gather()));
+    let _ = tools.inputs.send(Input::Event(Event::Node(changed))).await;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_pass_by_itself_does_not_last() {
+        let file = std::env::current_exe().unwrap();
+        let dir = std::env::temp_dir();
+        for (cause, archive, lasting) in [
+            (Cause::Unfit, &file, true),
+            (Cause::Signature, &file, true),
+            (Cause::Unfit, &dir, false),
+            (Cause::Damaged, &file, false),
+            (Cause::Other, &file, false),
+        ] {
+            let error = ImageError::Worker {
+                archive: archive.clone(),
+                message: String::new(),
+                hint: None,
+                cause,
+            };
+            assert_eq!(is_lasting(&error, archive), lasting, "{cause:?}");
         }
     }
 }

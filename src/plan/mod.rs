@@ -38,6 +38,7 @@ pub mod network;
 pub mod notice;
 pub mod poll;
 mod preempt;
+pub mod preload;
 pub mod pressure;
 pub mod preview;
 pub mod probe;

@@ -236,7 +236,7 @@ fn preload_directories_are_imported_once_and_never_pruned() {
     std::fs::write(dir.join("a.tar"), &archive).unwrap();
     assert_eq!(waiting().len(), 1);
     std::fs::remove_file(dir.join("a.tar")).unwrap();
-    preload::forget_missing(&store, &preload::scan(&dirs)).unwrap();
+    preload::forget_missing(&store, &preload::scan(&dirs), &[]).unwrap();
     assert_eq!(
         store.prune(&BTreeSet::new(), true).unwrap().deleted,
         [image.id]
