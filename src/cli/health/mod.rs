@@ -154,3 +154,22 @@ pub(in crate::cli) fn in_time<T: Send + 'static>(
     std::thread::spawn(move || done.send(what()));
     wait.recv_timeout(ANSWER).ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_searched_may_require_a_pod() {
+        let dir = std::env::temp_dir();
+        for (path, state, expected) in [
+            (dir.as_path(), "Rejected", true),
+            (&dir.join("coracle-no-such-file"), "Rejected", true),
+            (std::path::Path::new("/dev/null"), "Loaded", false),
+        ] {
+            let status = json!({ "path": path, "state": state, "errors": ["why"] });
+            let file = of_file(&status);
+            assert_eq!((file.may_require, &*file.error), (expected, "why"), "{path:?}");
+        }
+    }
+}

@@ -104,8 +104,8 @@ pub(super) struct Manifests {
     node_ports: BTreeMap<PortOf, u16>,
     /// Why the directory could not be read; its last documents stay in force.
     pub(super) unreadable: Option<io::Error>,
-    /// A bundle could not be read: it may have documents that are not known.
-    hidden: bool,
+    /// Bundles and their directories that could not be read, and why: they may have documents that are not known.
+    hidden: Vec<(PathBuf, String)>,
     /// The number of files beyond the limit, and the first of them.
     beyond: Option<(usize, PathBuf)>,
 }
@@ -159,7 +159,7 @@ impl Manifests {
             instead_changed: false,
             node_ports,
             unreadable: None,
-            hidden: false,
+            hidden: Vec::new(),
             beyond: None,
         }
     }
@@ -299,7 +299,8 @@ impl Manifests {
                 path.display()
             );
         }
-        let mut keeps: Vec<PathBuf> = broken.into_iter().map(|(path, _)| path).collect();
+        let hidden = |(path, error): (PathBuf, io::Error)| (path, error.to_string());
+        let mut hidden: Vec<(PathBuf, String)> = broken.into_iter().map(hidden).collect();
         let mut found = BTreeMap::new();
         for dir in dirs.keys() {
             match list(dir, |_| true) {
@@ -309,13 +310,13 @@ impl Manifests {
                         "could not read `{}`: {error}, keeping its manifests",
                         dir.display()
                     );
-                    keeps.push(dir.clone());
+                    hidden.push((dir.clone(), error.to_string()));
                 }
             }
         }
         self.bundled = dirs;
-        scan.changed |= self.hidden == keeps.is_empty();
-        self.hidden = !keeps.is_empty();
+        scan.changed |= self.hidden != hidden;
+        self.hidden = hidden;
         let mut fetched = false;
         if let Some(path) = &self.fetched
             && let Ok((files, _)) = list(path, |_| true)
@@ -344,7 +345,7 @@ impl Manifests {
         let fetched = self.fetched.as_ref().filter(|_| fetched);
         let is_kept = |path: &PathBuf| match of_bundle(path) {
             _ if fetched == Some(path) => false,
-            true => keeps.iter().any(|dir| path.starts_with(dir)),
+            true => self.hidden.iter().any(|(dir, _)| path.starts_with(dir)),
             false => static_kept,
         };
         let inherited = self.inherited.keys().chain(self.entries.keys());
@@ -554,7 +555,7 @@ impl Manifests {
         let clean = |entry: &Entry| {
             entry.errors.is_empty() && entry.conflicts.is_empty() && entry.unsettled.is_none()
         };
-        let all_listed = self.unreadable.is_none() && self.beyond.is_none() && !self.hidden;
+        let all_listed = self.unreadable.is_none() && self.beyond.is_none() && self.hidden.is_empty();
         all_listed && self.entries.values().all(clean)
     }
 }
