@@ -110,7 +110,7 @@ pub(super) fn commit(
 
 /// Whether a name has been given since its archive gave it to this image, and means an image that can be used.
 fn is_newer(store: &ImageStore, known: &Reference, id: &str) -> bool {
-    let record = store.record(&known.id).ok().flatten();
+    let record = store.readable(&known.id);
     (known.pulled || known.id != id)
         && record.is_some_and(|record| {
             let mut layers = record.layers.iter();
@@ -141,7 +141,8 @@ fn write_image(
     digests.extend(image.indexes.iter().cloned());
     let mut signatures = image.signatures.clone();
     let mut access = None;
-    if let Some(known) = store.record(&id)? {
+    // One that is damaged is replaced.
+    if let Some(known) = store.readable(&id) {
         vouched |= known.vouched;
         access = known.access;
         if let (None, Some(repository)) = (&access, granted.keys().next()) {

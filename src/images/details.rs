@@ -78,11 +78,12 @@ impl ImageStore {
     ) -> Result<(), ImageError> {
         let _lock = self.lock()?;
         for (name, id) in names {
-            let known = self.reference(name)?;
+            // One that is damaged is replaced.
+            let known = self.reference(name).ok().flatten();
             let same = |known: Reference| {
                 known.id == id && !known.pulled && known.origin.as_ref() == origin
             };
-            if known.is_some_and(same) || self.record(id)?.is_none() {
+            if known.is_some_and(same) || self.readable(id).is_none() {
                 continue;
             }
             let reference = Reference {

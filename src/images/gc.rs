@@ -13,7 +13,7 @@ use super::error::{ImageError, io};
 use super::name;
 use super::preload;
 use super::registry;
-use super::store::{ImageStore, Record};
+use super::store::{ImageStore, Record, read_json};
 use crate::sys::tree;
 use crate::types::Gather;
 
@@ -97,12 +97,17 @@ impl ImageStore {
         })
     }
 
-    /// Removes these images with their names, except preloaded ones.
-    pub fn discard(&self, ids: &[String]) -> Result<Pruned, ImageError> {
+    /// Removes these images with their names, except preloaded ones, and what damaged images leave unless they are in use.
+    pub fn discard(
+        &self,
+        ids: &[String],
+        in_use: &BTreeSet<String>,
+    ) -> Result<Pruned, ImageError> {
         let _lock = self.lock()?;
-        registry::collect(self, IDLE_UNDER_PRESSURE_SECONDS)?;
+        self.collect_downloads(IDLE_UNDER_PRESSURE_SECONDS);
+        self.remove_damaged(in_use)?;
         let preloaded = preload::ids(self)?;
-        let records = self.records()?.into_iter();
+        let records = self.readable_records()?.into_iter();
         let doomed = records.filter(|r| ids.contains(&r.id) && !preloaded.contains(&r.id));
         self.remove_records(&doomed.collect::<Vec<_>>())
     }
@@ -110,7 +115,8 @@ impl ImageStore {
     /// Removes images without a name; with `all` every image not in use. Preloaded images and images in use stay.
     pub fn prune(&self, in_use: &BTreeSet<String>, all: bool) -> Result<Pruned, ImageError> {
         let _lock = self.lock()?;
-        registry::collect(self, if all { 0 } else { IDLE_SECONDS })?;
+        self.collect_downloads(if all { 0 } else { IDLE_SECONDS });
+        self.remove_damaged(in_use)?;
         self.remove_records(&self.prunable(in_use, all)?)
     }
 
@@ -120,29 +126,61 @@ impl ImageStore {
         Ok(Pruned::of(&self.prunable(in_use, all)?))
     }
 
+    /// Removes downloads that nothing was written to for so long. What cannot be removed keeps no image from being removed;
+    /// the agent reports it after the next import.
+    fn collect_downloads(&self, idle_seconds: i64) {
+        let _ = registry::collect(self, idle_seconds);
+    }
+
     /// The caller holds the lock.
     fn prunable(&self, in_use: &BTreeSet<String>, all: bool) -> Result<Vec<Record>, ImageError> {
         let references = self.references()?;
         let named: BTreeSet<&String> = references.values().gather();
         let preloaded = preload::ids(self)?;
-        let records = self.records()?.into_iter();
+        let records = self.readable_records()?.into_iter();
         let unused = records
             .filter(|record| !in_use.contains(&record.id) && !preloaded.contains(&record.id))
             .filter(|record| all || !named.contains(&record.id));
         Ok(unused.collect())
     }
 
+    /// Removes records that are damaged, with the names of their images: they would keep all layers. One that only cannot
+    /// be read now stays. The caller holds the lock.
+    fn remove_damaged(&self, in_use: &BTreeSet<String>) -> Result<(), ImageError> {
+        let folder = self.dir().join("records");
+        let mut ids = Vec::new();
+        for entry in fs::read_dir(&folder).map_err(io("list", &folder))? {
+            let path = entry.map_err(io("list", &folder))?.path();
+            let damaged = matches!(read_json::<Record>(&path), Err(ImageError::Json { .. }));
+            let hex = path.file_stem().and_then(|stem| stem.to_str());
+            let id = hex.map(|hex| format!("sha256:{hex}"));
+            ids.extend(id.filter(|id| {
+                damaged && *path == self.record_path(id) && !in_use.contains(id)
+            }));
+        }
+        self.remove_named(&ids)?;
+        for id in &ids {
+            remove_file(&self.record_path(id))?;
+        }
+        Ok(())
+    }
+
     /// Removes images and all their names. The caller holds the lock.
     fn remove_records(&self, doomed: &[Record]) -> Result<Pruned, ImageError> {
-        let references = self.references()?;
         let deleted: Vec<String> = doomed.iter().map(|record| record.id.clone()).collect();
         // Names first: a name must never stand for a missing image.
-        for (name, _) in references.iter().filter(|(_, id)| deleted.contains(id)) {
-            remove_file(&self.reference_path(name))?;
-        }
-        sync(&self.dir().join("refs"))?;
+        self.remove_named(&deleted)?;
         self.delete_records(&deleted)?;
         Ok(Pruned::of(doomed))
+    }
+
+    /// Removes all names of these images. The caller holds the lock.
+    fn remove_named(&self, ids: &[String]) -> Result<(), ImageError> {
+        let references = self.references()?;
+        for (name, _) in references.iter().filter(|(_, id)| ids.contains(id)) {
+            remove_file(&self.reference_path(name))?;
+        }
+        sync(&self.dir().join("refs"))
     }
 
     /// Removes images, then data that only they referred to. The caller holds the lock.
@@ -159,11 +197,14 @@ impl ImageStore {
         self.collect_except(BTreeSet::new())
     }
 
-    /// The same, but these layers stay.
+    /// The same, but these layers stay. While a record cannot be read everything does: containers may run on its layers.
     pub(super) fn collect_except(&self, spared: BTreeSet<OsString>) -> Result<(), ImageError> {
         let mut layers = spared;
         let mut blobs: BTreeSet<OsString> = BTreeSet::new();
-        for record in self.records()? {
+        let Ok(records) = self.records() else {
+            return Ok(());
+        };
+        for record in records {
             blobs.insert(digest::hex(&record.id).into());
             blobs.extend(record.digests.iter().map(|d| digest::hex(d).into()));
             layers.extend(record.layers.iter().map(|l| digest::hex(l).into()));
@@ -195,21 +236,27 @@ impl ImageStore {
     }
 }
 
-/// Removes staging directories whose worker is gone (it holds a lock while it lives).
+/// Removes staging directories whose worker is gone (it holds a lock while it lives), and abandoned downloads. Goes on
+/// after a failure, and returns the first one.
 pub(crate) fn remove_leftovers(store: &ImageStore) -> Result<(), ImageError> {
     let folder = store.dir().join("tmp");
+    let mut done = Ok(());
     for entry in fs::read_dir(&folder).map_err(io("list", &folder))? {
-        let path = entry.map_err(io("list", &folder))?.path();
-        let dir = match File::open(&path) {
-            Err(why) if why.kind() == io::ErrorKind::NotFound => continue,
-            other => other.map_err(io("open", &path))?,
-        };
-        let Ok(_lock) = Flock::lock(dir, FlockArg::LockExclusiveNonblock) else {
-            continue;
-        };
-        remove_tree(&path)?;
+        let entry = entry.map_err(io("list", &folder));
+        done = done.and(entry.and_then(|entry| remove_leftover(&entry.path())));
     }
-    registry::collect(store, IDLE_SECONDS)
+    done.and(registry::collect(store, IDLE_SECONDS))
+}
+
+fn remove_leftover(path: &Path) -> Result<(), ImageError> {
+    let dir = match File::open(path) {
+        Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(()),
+        other => other.map_err(io("open", path))?,
+    };
+    match Flock::lock(dir, FlockArg::LockExclusiveNonblock) {
+        Ok(_lock) => remove_tree(path),
+        Err(_) => Ok(()),
+    }
 }
 
 fn remove_tree(path: &Path) -> Result<(), ImageError> {
@@ -229,3 +276,7 @@ pub(crate) fn sync(folder: &Path) -> Result<(), ImageError> {
         .and_then(|dir| dir.sync_all())
         .map_err(io("sync", folder))
 }
+
+#[cfg(test)]
+#[path = "gc_test.rs"]
+mod tests;

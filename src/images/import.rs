@@ -165,7 +165,8 @@ pub(crate) fn import(
     }
     staging.finish();
     if let Some(folder) = folder {
-        folder.remove()?;
+        // What cannot be removed now goes when it is old.
+        let _ = folder.remove();
     }
     Ok(imported)
 }

@@ -114,11 +114,8 @@ pub fn pending(store: &ImageStore, found: &[Candidate]) -> Result<Vec<Candidate>
             .get(&candidate.path)
             .filter(|entry| entry.fingerprint == candidate.fingerprint)
             .filter(|entry| entry.under == candidate.under && !entry.again);
-        let mut complete = known.is_some();
-        for id in known.iter().flat_map(|entry| &entry.ids) {
-            complete &= store.record(id)?.is_some();
-        }
-        if !complete {
+        let usable = |entry: &Entry| entry.ids.iter().all(|id| store.is_usable(id));
+        if !known.is_some_and(usable) {
             pending.push(candidate.clone());
         }
     }

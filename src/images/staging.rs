@@ -71,7 +71,8 @@ impl Staging {
         let dir = File::open(&path).map_err(io_error("open", &path))?;
         let dir = Flock::lock(dir, FlockArg::LockExclusive);
         let dir = dir.map_err(|(_, why)| io_error("lock", &path)(why))?;
-        remove_entries(&all, |name| of_key(name, key) && !name.ends_with(boot))?;
+        // Of other boots; what cannot be removed is in the way of nothing.
+        let _ = remove_entries(&all, |name| of_key(name, key) && !name.ends_with(boot));
         remove_entries(&path, |name| name.starts_with(UNFINISHED))?;
         Ok(Self {
             path,
@@ -145,13 +146,14 @@ pub(super) fn is_unpacking(store: &ImageStore, pull: &Path) -> bool {
         .any(|entry| hold(&entry.path()).is_none())
 }
 
-/// Removes the layers of pulls that are gone.
+/// Removes the layers of pulls that are gone. Goes on after a failure, and returns the first one.
 pub(super) fn collect(store: &ImageStore, pulls: &Path) -> Result<(), ImageError> {
     let all = unpacked(store);
     let entries = match fs::read_dir(&all) {
         Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(()),
         other => other.map_err(io_error("list", &all))?,
     };
+    let mut done = Ok(());
     for entry in entries {
         let entry = entry.map_err(io_error("list", &all))?;
         let name = entry.file_name();
@@ -161,10 +163,10 @@ pub(super) fn collect(store: &ImageStore, pulls: &Path) -> Result<(), ImageError
         }
         let path = entry.path();
         if let Some(_lock) = hold(&path) {
-            tree::remove(&path).map_err(io_error("remove", &path))?;
+            done = done.and(tree::remove(&path).map_err(io_error("remove", &path)));
         }
     }
-    Ok(())
+    done
 }
 
 /// Locks a directory, unless another process has.

@@ -152,11 +152,12 @@ impl ImageStore {
     /// Opens the store, makes its directories, and removes the remains of interrupted imports.
     pub fn open(dir: &Path) -> Result<Self, ImageError> {
         let store = Self::make(dir)?;
-        super::gc::remove_leftovers(&store)?;
+        // What cannot be removed only costs space. The agent reports it.
+        let _ = store.remove_leftovers();
         Ok(store)
     }
 
-    /// Opens the store and makes its directories. For a process that may not remove the files of others.
+    /// Opens the store and makes its directories. For a process that removes leftovers itself, or may not.
     pub(crate) fn make(dir: &Path) -> Result<Self, ImageError> {
         let store = Self {
             dir: dir.to_owned(),
@@ -176,7 +177,7 @@ impl ImageStore {
         Self { dir }
     }
 
-    /// Removes the remains of interrupted imports.
+    /// Removes the remains of interrupted imports. Goes on after a failure, and returns the first one.
     pub fn remove_leftovers(&self) -> Result<(), ImageError> {
         super::gc::remove_leftovers(self)
     }
@@ -193,7 +194,8 @@ impl ImageStore {
     }
 
     /// Finds an image by name, by name with digest, by id, or by an unambiguous prefix of its id (at least six
-    /// digits). A digest alone decides if there is one: it identifies the content.
+    /// digits). A digest alone decides if there is one: it identifies the content. An image whose record or config is
+    /// damaged counts as missing, so that it is imported or pulled again, which mends it.
     pub fn lookup(&self, name: &str) -> Result<Option<Image>, ImageError> {
         let Some(id) = self.find(name)? else {
             return Ok(None);
@@ -201,7 +203,7 @@ impl ImageStore {
         let references = self.references()?;
         let image = self.image(&id, &references, &preload::ids(self)?);
         forget(references);
-        image
+        Ok(image)
     }
 
     /// Whether this name was pulled from its registry, which may have a newer image by that name. Not so if it has a
@@ -214,13 +216,13 @@ impl ImageStore {
         Ok(self.reference(&full)?.is_some_and(|found| found.pulled))
     }
 
-    /// All images, by name, dangling ones last.
+    /// All images that can be read, by name, dangling ones last.
     pub fn list(&self) -> Result<Vec<Image>, ImageError> {
         let references = self.references()?;
         let preloaded = preload::ids(self)?;
         let mut images = Vec::new();
-        for record in self.records()? {
-            images.extend(self.image(&record.id, &references, &preloaded)?);
+        for record in self.readable_records()? {
+            images.extend(self.image(&record.id, &references, &preloaded));
         }
         images.order_by(|a, b| {
             (a.names.is_empty(), &a.names, &a.id).cmp(&(b.names.is_empty(), &b.names, &b.id))
@@ -232,12 +234,12 @@ impl ImageStore {
     /// The id of a name or an id.
     pub(crate) fn find(&self, given: &str) -> Result<Option<String>, ImageError> {
         if name::is_digest(given) {
-            return Ok(self.record(given)?.map(|record| record.id));
+            return Ok(self.readable(given).map(|record| record.id));
         }
         let parsed = name::parse(given);
         if let Ok(parsed) = &parsed {
             if let Some(digest) = &parsed.digest {
-                let mut records = self.records()?.into_iter();
+                let mut records = self.readable_records()?.into_iter();
                 return Ok(records
                     .find(|record| record.digests.contains(digest))
                     .map(|record| record.id));
@@ -257,7 +259,7 @@ impl ImageStore {
 
     fn find_short(&self, short: &str) -> Result<Option<String>, ImageError> {
         let mut ids: Vec<String> = self
-            .records()?
+            .readable_records()?
             .into_iter()
             .map(|record| record.id)
             .filter(|id| digest::hex(id).starts_with(short))
@@ -276,13 +278,9 @@ impl ImageStore {
         id: &str,
         references: &BTreeMap<String, String>,
         preloaded: &BTreeSet<String>,
-    ) -> Result<Option<Image>, ImageError> {
-        let Some(record) = self.record(id)? else {
-            return Ok(None);
-        };
-        let path = self.blob_path(id);
-        let bytes = file::read_bounded(&path, MAX_JSON_BYTES).map_err(io("read", &path))?;
-        let file: ConfigFile = oci::parse(&bytes, &format!("config {id}"))?;
+    ) -> Option<Image> {
+        let record = self.readable(id)?;
+        let file = self.config(id)?;
         let created = file.created.clone();
         let mut seen = BTreeSet::new();
         let layers = record
@@ -290,7 +288,7 @@ impl ImageStore {
             .iter()
             .rev()
             .filter(|layer| seen.insert(*layer));
-        Ok(Some(Image {
+        Some(Image {
             names: references
                 .iter()
                 .filter(|(_, of)| *of == id)
@@ -305,7 +303,18 @@ impl ImageStore {
             config: file.into_config(),
             preloaded: preloaded.contains(id),
             id: record.id,
-        }))
+        })
+    }
+
+    /// The config of an image; none if it is missing or damaged.
+    fn config(&self, id: &str) -> Option<ConfigFile> {
+        let bytes = file::read_bounded(self.blob_path(id), MAX_JSON_BYTES).ok()?;
+        oci::parse(&bytes, "config").ok()
+    }
+
+    /// Whether an image's record and config can be read.
+    pub(crate) fn is_usable(&self, id: &str) -> bool {
+        self.readable(id).is_some() && self.config(id).is_some()
     }
 
     pub(crate) fn layer_dir(&self, diff_id: &str) -> PathBuf {
@@ -348,11 +357,17 @@ impl ImageStore {
         read_json(&self.reference_path(name))
     }
 
+    /// The record of an image; none if it is missing or damaged.
+    pub(crate) fn readable(&self, id: &str) -> Option<Record> {
+        self.record(id).ok().flatten()
+    }
+
+    /// All records. Fails if one of them is damaged.
     pub(crate) fn records(&self) -> Result<Vec<Record>, ImageError> {
         read_all(&self.dir.join("records"))?.into_iter().collect()
     }
 
-    /// Likewise without those that are damaged.
+    /// All records that are not damaged.
     pub(crate) fn readable_records(&self) -> Result<Vec<Record>, ImageError> {
         let all = read_all(&self.dir.join("records"))?;
         Ok(all.into_iter().filter_map(Result::ok).collect())

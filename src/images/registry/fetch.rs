@@ -237,10 +237,9 @@ fn unchanged(
     let Some(full) = name::tagged(name).filter(|_| name.digest.is_none()) else {
         return Ok(None);
     };
-    let Some(held) = store.reference(&full)? else {
-        return Ok(None);
-    };
-    let Some(record) = store.record(&held.id)? else {
+    // What is damaged is fetched again.
+    let held = store.reference(&full).ok().flatten();
+    let Some(record) = held.and_then(|held| store.readable(&held.id)) else {
         return Ok(None);
     };
     let config = read_bounded(store.blob_path(&record.id), MAX_MANIFEST_BYTES).unwrap_or_default();

@@ -191,6 +191,7 @@ pub(crate) fn remove_imported(store: &ImageStore) -> Result<(), ImageError> {
 }
 
 /// Removes the folders that no process holds and that are `unwanted`, and then what was unpacked for those that are gone.
+/// Goes on after a failure, and returns the first one.
 fn remove_free(store: &ImageStore, unwanted: impl Fn(&Path) -> bool) -> Result<(), ImageError> {
     let folder = pulls(store);
     let entries = match fs::read_dir(&folder) {
@@ -199,8 +200,15 @@ fn remove_free(store: &ImageStore, unwanted: impl Fn(&Path) -> bool) -> Result<(
         }
         other => other.map_err(io_error("list", &folder))?,
     };
+    let mut done = Ok(());
     for entry in entries {
-        let path = entry.map_err(io_error("list", &folder))?.path();
+        let path = match entry.map_err(io_error("list", &folder)) {
+            Ok(entry) => entry.path(),
+            Err(why) => {
+                done = done.and(Err(why));
+                continue;
+            }
+        };
         let Ok(dir) = File::open(&path) else {
             continue;
         };
@@ -208,10 +216,10 @@ fn remove_free(store: &ImageStore, unwanted: impl Fn(&Path) -> bool) -> Result<(
             continue;
         };
         if unwanted(&path) {
-            tree::remove(&path).map_err(io_error("remove", &path))?;
+            done = done.and(tree::remove(&path).map_err(io_error("remove", &path)));
         }
     }
-    staging::collect(store, &folder)
+    done.and(staging::collect(store, &folder))
 }
 
 /// The manifest or index at the top of a folder; `None` if not even that has arrived, or if there are several.

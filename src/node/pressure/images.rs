@@ -125,17 +125,19 @@ fn remove(
     (policy, goal): (&ImagePolicy, Goal),
 ) -> Result<Removed, ImageError> {
     for name in wanted {
-        used.extend(store.lookup(name)?.map(|image| image.id));
+        // What cannot be looked up is no image that could be removed by that name.
+        used.extend(store.lookup(name).ok().flatten().map(|image| image.id));
     }
     let images = store.list()?;
     let since = known.note(&images);
     let now = super::super::now().time;
     let facts = known.facts(&images, &used);
     let ids = doomed(&facts, policy, goal, (since, now));
-    if ids.is_empty() {
+    if ids.is_empty() && goal == Goal::Age {
         return Ok(Removed::default());
     }
-    let removed = store.discard(&ids)?;
+    // Abandoned downloads go with them, and also where no image can.
+    let removed = store.discard(&ids, &used)?;
     for id in &removed.deleted {
         let image = images.iter().find(|image| image.id == *id);
         let names = image.map(|image| image.names.join(", "));
@@ -156,4 +158,38 @@ pub(super) fn not_enough(space: Space, freed: u64) -> String {
          space by deleting unused images (freed {freed} bytes). Investigate disk usage, as it could be used by active images, \
          logs, volumes, or other data."
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+    use std::time::SystemTime;
+
+    use super::*;
+
+    #[test]
+    fn abandoned_downloads_are_removed_where_no_image_can_be_but_not_for_their_age_alone() {
+        let dir = std::env::temp_dir().join(format!("coracle-abandoned-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        let store = ImageStore::open(&dir).unwrap();
+        let (old, new) = (dir.join("pulls/old"), dir.join("pulls/new"));
+        for (goal, stays) in [(Goal::Age, true), (Goal::Bytes(1), false), (Goal::All, false)] {
+            fs::create_dir_all(&old).unwrap();
+            fs::create_dir_all(&new).unwrap();
+            let long_ago = SystemTime::UNIX_EPOCH;
+            File::open(&old).unwrap().set_modified(long_ago).unwrap();
+            let nothing = (BTreeSet::new(), &BTreeSet::new());
+            let policy = ImagePolicy {
+                high_percent: 85,
+                low_percent: 80,
+                min_age_ms: 0,
+                max_age_ms: 0,
+            };
+            let removed = remove(&store, &Known::default(), nothing, (&policy, goal)).unwrap();
+            assert_eq!(removed.images, 0);
+            assert_eq!(old.exists(), stays, "{goal:?}");
+            assert!(new.exists(), "{goal:?}");
+        }
+        fs::remove_dir_all(&dir).unwrap();
+    }
 }

@@ -178,7 +178,13 @@ fn start(files: Files, flags: Vec<Flag>) -> Result<Started, StartError> {
     let settings = &sources.effective.settings;
     let cgroups = prepare::open_cgroups(&config, &machine, settings)?;
     let enforced = Enforced::begin(&cgroups, &machine, &config.reserved);
-    let images = Arc::new(ImageStore::open(&layout.image_store())?);
+    let images = Arc::new(ImageStore::make(&layout.image_store())?);
+    if let Err(error) = images.remove_leftovers() {
+        tracing::warn!(
+            "could not clear up after imports: {}, going on",
+            crate::chain(&error)
+        );
+    }
     let boot = boot::begin(&layout.boot(), &config.node_name, &images);
     if let Err(error) = images.remove_imported_downloads() {
         tracing::warn!(
