@@ -31,7 +31,7 @@ mod progress;
 mod recipe;
 pub mod registry;
 #[cfg(test)]
-mod sample;
+pub(crate) mod sample;
 mod save;
 mod signatures;
 mod space;

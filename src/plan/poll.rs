@@ -1,7 +1,8 @@
 //! Polling for bundles: when to look at the source, and which digests are not to be applied.
 //!
 //! A digest is applied when the source changes to it. One that is in force, that failed its trial, that was rolled back
-//! or removed by hand stays as it is until the source has had another one.
+//! or removed by hand stays as it is until the source has had another one. One that is in force and has lost an image is
+//! applied again, which brings the image back.
 
 use std::collections::BTreeSet;
 
@@ -23,6 +24,8 @@ pub struct Held {
     pub in_force: BTreeSet<String>,
     /// Failed their trial, or were rolled back by hand.
     pub declined: BTreeSet<String>,
+    /// In force without all of their images.
+    pub incomplete: BTreeSet<String>,
 }
 
 /// What is known of the source. It outlives the agent.
@@ -44,7 +47,15 @@ impl Memory {
     pub fn settled(&self, held: &Held) -> BTreeSet<String> {
         let declined = held.declined.difference(&self.lifted);
         let all = held.in_force.iter().chain(declined).chain(&self.seen);
-        all.cloned().collect()
+        let settled = all.filter(|digest| !held.incomplete.contains(*digest));
+        settled.cloned().collect()
+    }
+
+    /// What a web server names the archive by with which there is nothing to do.
+    pub fn settled_validator(&self, held: &Held) -> Option<String> {
+        let incomplete = |seen: &String| held.incomplete.contains(seen);
+        let settled = !self.seen.as_ref().is_some_and(incomplete);
+        self.validator.clone().filter(|_| settled)
     }
 
     /// Remembers that the source has this digest, and that it is dealt with.
@@ -116,6 +127,30 @@ mod tests {
         Held {
             in_force: set(in_force),
             declined: set(declined),
+            incomplete: BTreeSet::new(),
+        }
+    }
+
+    #[test]
+    fn a_bundle_that_lost_an_image_is_applied_again() {
+        let named = Some("\"1\"".to_owned());
+        for (what, seen, declined, incomplete, expected) in [
+            ("whole", "1", &[][..], &[][..], false),
+            ("incomplete", "1", &[], &["1"], true),
+            ("it failed its trial and stayed", "1", &["1"], &["1"], true),
+            ("the source has another one", "2", &[], &["1"], false),
+        ] {
+            let mut memory = Memory::default();
+            memory.note(seen, named.clone(), &held(&["1"], declined));
+            memory.lifted.clear();
+            let held = Held {
+                incomplete: set(incomplete),
+                ..held(&["1"], declined)
+            };
+            let applies = !memory.settled(&held).contains(seen);
+            assert_eq!(applies, expected, "{what}");
+            let asked = memory.settled_validator(&held);
+            assert_eq!(asked.is_none(), expected, "{what}");
         }
     }
 

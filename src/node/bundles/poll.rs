@@ -14,6 +14,7 @@ use super::disk::{self, Folder};
 use super::fetch::{Polled, shown};
 use crate::api::BundleRequest;
 use crate::config::BundlePoll;
+use crate::images::ImageStore;
 use crate::node::execute::Tools;
 use crate::node::pulls::PullFailure;
 use crate::node::{Input, Node, now, unblock};
@@ -112,8 +113,9 @@ impl From<PullFailure> for Failure {
 async fn look_now(tools: &Tools, wanted: &BundlePoll) -> Result<Option<String>, Failure> {
     let layout = tools.config.layout.clone();
     let source = wanted.source.clone();
+    let images = tools.images.clone();
     let known = unblock(move || {
-        let held = held(&layout.manifest_bundles())?;
+        let held = held(&layout.manifest_bundles(), &images)?;
         io::Result::Ok((held, remembered(&layout.bundle_poll(), source)))
     });
     let disk =
@@ -122,7 +124,7 @@ async fn look_now(tools: &Tools, wanted: &BundlePoll) -> Result<Option<String>, 
     let polled = Polled {
         key: wanted.key.clone(),
         settled: memory.settled(&held),
-        validator: memory.validator.clone(),
+        validator: memory.settled_validator(&held),
     };
     let request = BundleRequest {
         source: wanted.source.clone(),
@@ -180,7 +182,7 @@ async fn look_now(tools: &Tools, wanted: &BundlePoll) -> Result<Option<String>, 
 }
 
 /// The digests of the node's bundles. Blocking.
-fn held(bundles: &Path) -> io::Result<Held> {
+fn held(bundles: &Path, images: &ImageStore) -> io::Result<Held> {
     let mut held = Held::default();
     for name in disk::names(bundles)? {
         // One that cannot be read has been reported, and does not keep others away.
@@ -195,6 +197,11 @@ fn held(bundles: &Path) -> io::Result<Held> {
         held.declined.extend(undone.map(|record| record.digest));
         held.declined
             .extend(state.failed.map(|failed| failed.digest));
+        // They may have been removed by force, or damaged.
+        let ids = known.current.images.iter().map(|image| image.id.as_str());
+        if !images.has_all(ids, false) {
+            held.incomplete.insert(known.current.digest.clone());
+        }
         held.in_force.insert(known.current.digest);
     }
     Ok(held)
@@ -229,5 +236,46 @@ impl Node {
         if let Some((reason, message)) = event {
             self.shown.node_event(reason, &message);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::super::disk::{Pinned, Record, State};
+    use super::*;
+    use crate::images::sample::Room;
+
+    #[test]
+    fn a_bundle_in_force_is_incomplete_without_one_of_its_images() {
+        let room = Room::new("bundle-held");
+        let archive = room.image("image", "a:1", "a");
+        let id = room.import(&archive).unwrap().remove(0).id;
+        let (bundles, images) = (room.0.join("bundles"), room.store());
+        let folder = Folder::of(&bundles, "site");
+        let pinned = |id: &str| Pinned {
+            id: id.to_owned(),
+            names: Vec::new(),
+        };
+        let record = Record {
+            digest: "sha256:1".to_owned(),
+            images: vec![pinned(&id)],
+            ..Record::default()
+        };
+        folder.write(None, &record, &[]).unwrap();
+        let state = State {
+            current: 1,
+            ..State::default()
+        };
+        folder.commit(&state).unwrap();
+        let whole = held(&bundles, &images).unwrap();
+        assert_eq!(whole.in_force, ["sha256:1".to_owned()].into());
+        assert!(whole.incomplete.is_empty());
+        fs::write(images.dir().join(format!("records/{}.json", &id[7..])), "{").unwrap();
+        let damaged = held(&bundles, &images).unwrap();
+        assert_eq!(damaged.incomplete, damaged.in_force);
+        room.import(&archive).unwrap();
+        assert_eq!(held(&bundles, &images).unwrap(), whole);
     }
 }
