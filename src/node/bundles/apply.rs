@@ -1,7 +1,7 @@
 //! `coracle bundle apply`: read, check, import, then put in force. Until the last step nothing has changed but the
 //! image store, and a crash at any line leaves the former generation in force.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use smol::channel::{Sender, bounded};
@@ -275,15 +275,10 @@ async fn in_force(
 ) -> Result<Option<Known>, ApplyError> {
     let (bundles, name) = (tools.config.layout.manifest_bundles(), bundle.name.clone());
     let found = unblock(move || {
-        let folder = disk::Folder::of(&bundles, &name);
         let names = disk::names(&bundles)?;
-        let record = match folder.state()? {
-            Some(state) => Some((state.current, folder.record(state.current)?)),
-            None => None,
-        };
-        std::io::Result::Ok((names, record))
+        std::io::Result::Ok((names, current(&bundles, &name)?))
     });
-    let (names, record) = found.await.map_err(|source| ChangeError::Disk {
+    let (names, record) = found.await.map_err(|source| ChangeError::Unread {
         name: bundle.name.clone(),
         source,
     })?;
@@ -296,6 +291,16 @@ async fn in_force(
         let ids = record.images.iter().map(|image| image.id.as_str());
         let whole = tools.images.has_all(ids, vouched);
         Known { generation, whole }
+    }))
+}
+
+/// The generation in force of a bundle. One whose record cannot be read is another bundle than any, which replaces it.
+fn current(bundles: &Path, name: &str) -> std::io::Result<Option<(u64, Record)>> {
+    let folder = disk::Folder::of(bundles, name);
+    let state = folder.state()?;
+    Ok(state.and_then(|state| {
+        let record = folder.record(state.current).ok()?;
+        Some((state.current, record))
     }))
 }
 
@@ -391,6 +396,34 @@ async fn put_in_force(
 mod tests {
     use super::*;
     use crate::types::Time;
+
+    #[test]
+    fn a_generation_whose_record_is_damaged_is_another_bundle() {
+        let dir = std::env::temp_dir().join(format!("coracle-current-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        let folder = disk::Folder::of(&dir, "site");
+        assert!(current(&dir, "site").unwrap().is_none(), "there is none");
+        folder.write(None, &Record::default(), &[]).unwrap();
+        let state = State {
+            current: 1,
+            ..State::default()
+        };
+        folder.commit(&state).unwrap();
+        assert_eq!(
+            current(&dir, "site").unwrap(),
+            Some((1, Record::default()))
+        );
+        std::fs::write(dir.join("site/1/bundle.json"), "{").unwrap();
+        assert!(current(&dir, "site").unwrap().is_none());
+        std::fs::write(dir.join("site/state.json"), "{").unwrap();
+        let why = current(&dir, "site").unwrap_err();
+        let why = ChangeError::Unread {
+            name: "site".to_owned(),
+            source: why,
+        };
+        assert!(crate::chain(&why).starts_with("could not read bundle `site`: "));
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
 
     #[test]
     fn a_rollback_leads_to_what_was_in_force_and_never_to_what_was_on_trial() {

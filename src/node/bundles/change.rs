@@ -62,13 +62,17 @@ fn on_disk(
         name: name.to_owned(),
         source,
     };
+    let unread = |source| ChangeError::Unread {
+        name: name.to_owned(),
+        source,
+    };
     let before = match folder.state() {
         Ok(before) => before,
-        Err(why) => return (Err(disk(why)), false),
+        Err(why) => return (Err(unread(why)), false),
     };
     let make = || {
         let state = change(&folder, before.clone())?;
-        let record = folder.record(state.current).map_err(disk)?;
+        let record = folder.record(state.current).map_err(unread)?;
         if before.as_ref() != Some(&state) {
             folder.commit(&state).map_err(disk)?;
         }

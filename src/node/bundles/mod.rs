@@ -243,6 +243,12 @@ enum ChangeError {
     Changed(String),
     #[error("nothing has changed: {0}")]
     Clash(Clash),
+    #[error("could not read bundle `{name}`")]
+    Unread {
+        name: String,
+        #[source]
+        source: io::Error,
+    },
     #[error("could not write bundle `{name}`")]
     Disk {
         name: String,
@@ -265,7 +271,9 @@ impl From<ChangeError> for CommandError {
             | ChangeError::Changed(_)
             | ChangeError::Busy(_)
             | ChangeError::Clash(_) => CommandErrorKind::Conflict,
-            ChangeError::Disk { .. } | ChangeError::Images { .. } => CommandErrorKind::Failed,
+            ChangeError::Unread { .. } | ChangeError::Disk { .. } | ChangeError::Images { .. } => {
+                CommandErrorKind::Failed
+            }
         };
         Self {
             kind,
@@ -321,7 +329,7 @@ fn end_of_trial(name: &str, generation: u64, known: Option<&Known>) -> Option<Va
 
 /// Refuses what would mean other images by its names than another bundle in force does.
 fn no_clash(bundles: &Path, name: &str, pins: &Pins) -> Result<(), ChangeError> {
-    let found = disk::clash(bundles, name, pins).map_err(|source| ChangeError::Disk {
+    let found = disk::clash(bundles, name, pins).map_err(|source| ChangeError::Unread {
         name: name.to_owned(),
         source,
     })?;
