@@ -153,13 +153,7 @@ fn write_image(
                 signatures.push(signature);
             }
         }
-        // The same image by another way: its earlier manifests stay valid.
-        let new = std::mem::replace(&mut digests, known.digests);
-        for digest in new {
-            if !digests.contains(&digest) && digests.len() < MAX_DIGESTS {
-                digests.push(digest);
-            }
-        }
+        digests = joined(known.digests, digests);
     }
     for (repository, granted) in granted {
         let granted = granted.everyone.then_some(&Grant::Everyone);
@@ -182,6 +176,22 @@ fn write_image(
     };
     write_json(&store.record_path(&id), &record)?;
     Ok(id)
+}
+
+/// The digests that lead to an image which has come by another way: its earlier manifests stay valid. The first one stays,
+/// which is a blob of the store; of the others the oldest make room.
+fn joined(known: Vec<String>, new: Vec<String>) -> Vec<String> {
+    let mut all = known;
+    for digest in new {
+        if !all.contains(&digest) {
+            all.push(digest);
+        }
+    }
+    let more = all.len().saturating_sub(MAX_DIGESTS);
+    if more > 0 {
+        all.drain(1..=more);
+    }
+    all
 }
 
 /// A docker-archive has no manifest; this is the one its uncompressed layers would have.
@@ -210,4 +220,38 @@ fn made_manifest(id: &str, image: &Found, sizes: &[u64]) -> Vec<u8> {
     })
     .to_string()
     .into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn new_digests_of_an_image_take_the_place_of_the_oldest_but_the_first() {
+        let digests = |numbers: &mut dyn Iterator<Item = usize>| -> Vec<String> {
+            numbers.map(|number| number.to_string()).collect()
+        };
+        for (what, known, new, expected) in [
+            ("nothing new", vec![1, 2], vec![2, 1], vec![1, 2]),
+            ("one more", vec![1, 2], vec![3, 2], vec![1, 2, 3]),
+            (
+                "two too many",
+                (0..64).collect(),
+                vec![100, 63, 101],
+                [0].into_iter().chain(3..64).chain([100, 101]).collect(),
+            ),
+            (
+                "the first alone stays",
+                vec![0],
+                (1..100).collect(),
+                [0].into_iter().chain(37..100).collect(),
+            ),
+            ("none known", vec![], vec![1], vec![1]),
+        ] {
+            let known = digests(&mut known.into_iter());
+            let new = digests(&mut new.into_iter());
+            let expected = digests(&mut expected.into_iter());
+            assert_eq!(joined(known, new), expected, "{what}");
+        }
+    }
 }
