@@ -249,6 +249,7 @@ impl ImageError {
             | Self::Limit { .. }
             | Self::Platform { .. }
             | Self::Entry { .. } => Cause::Unfit,
+            Self::NoSpace { .. } => Cause::NoSpace,
             _ => Cause::Other,
         }
     }

@@ -84,6 +84,8 @@ pub enum Cause {
     Damaged,
     /// There is nothing in the archive that this node could use.
     Unfit,
+    /// It does not fit on the disk.
+    NoSpace,
 }
 
 /// A line of the worker.

@@ -169,6 +169,19 @@ pub(super) fn collect(store: &ImageStore, pulls: &Path) -> Result<(), ImageError
     done
 }
 
+/// Removes what was unpacked for the pull in this folder; whether nothing is left.
+pub(super) fn drop_of(store: &ImageStore, pull: &Path) -> bool {
+    let key = pull.file_name().and_then(|key| key.to_str());
+    let entries = fs::read_dir(unpacked(store));
+    let own = entries.into_iter().flatten().flatten().filter(|entry| {
+        let name = entry.file_name();
+        key.is_some_and(|key| name.to_str().is_some_and(|name| of_key(name, key)))
+    });
+    own.map(|entry| entry.path())
+        .map(|path| hold(&path).is_some_and(|_lock| tree::remove(&path).is_ok()))
+        .fold(true, |all, gone| all && gone)
+}
+
 /// Locks a directory, unless another process has.
 fn hold(path: &Path) -> Option<Flock<File>> {
     let dir = File::open(path).ok()?;

@@ -1,5 +1,7 @@
 //! Pulls of images: for clients and for pods. Those that want the same image take turns, so that it is downloaded once.
 
+mod unfit;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -17,7 +19,7 @@ use crate::config::Registries;
 use crate::images::registry::{self, BundleFetch, Credentials, PullOptions, Pulled, Source};
 use crate::images::{Cause, Image, ImageError, Progress};
 use crate::plan::event::ImageFailure;
-use crate::plan::pull::{self, Bucket};
+use crate::plan::pull::{self, Bucket, Unfit};
 use crate::plan::{Event, NodeFact, PodFact, event};
 use crate::spec::{ImageName, PodSpec, PodUid, PullPolicy, Reason};
 use crate::sys::clock;
@@ -61,6 +63,8 @@ struct Inner {
     line: smol::lock::Mutex<()>,
     /// Registries that could not be asked for an image that is stored, when, and why.
     unreachable: Mutex<BTreeMap<String, (Time, String)>>,
+    /// Images that did not fit on the disk, and the failures.
+    unfit: Mutex<BTreeMap<String, (Unfit, String)>>,
 }
 
 impl Pulls {
@@ -73,6 +77,7 @@ impl Pulls {
             pods: Mutex::default(),
             line: smol::lock::Mutex::default(),
             unreachable: Mutex::default(),
+            unfit: Mutex::default(),
         }))
     }
 
@@ -391,16 +396,32 @@ impl Tools {
                 return Ok(image.id);
             }
         }
+        if let Some(failure) = self.still_unfit(wanted.name).await {
+            return Err(failure);
+        }
         let request = PullRequest {
             // A short name may have an alias.
             name: wanted.written.to_owned(),
             platform: None,
             credentials: None,
         };
-        let tell = self.teller(pod, container, wanted);
+        let mut tell = self.teller(pod, container, wanted);
+        let mut wrote = false;
+        let on_progress = |step| {
+            wrote = true;
+            tell(step);
+        };
         let pulled = self
-            .pull(std::future::pending(), request, Some(logins), tell)
+            .pull(std::future::pending(), request, Some(logins), on_progress)
             .await;
+        match &pulled {
+            Ok(_) => self.note_fit(wanted.name),
+            // One that fails before anything is written costs nothing.
+            Err(why) if wrote && why.cause() == Cause::NoSpace => {
+                self.note_unfit(wanted.name, crate::chain(why)).await;
+            }
+            Err(_) => {}
+        }
         let id = pulled.map(|pulled| pulled.id().to_owned());
         id.map_err(|why| PullFailure {
             offline: matches!(&why, ImageError::Pull { cause, .. } if *cause == Cause::Unreachable),

@@ -52,6 +52,42 @@ pub fn way(policy: PullPolicy, stored: Option<Stored>) -> Way {
 /// minute.
 pub const UNREACHABLE_MS: u64 = 60_000;
 
+/// What a pull has for its image.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Room {
+    /// Bytes that images may use, with those that have arrived of this one.
+    pub bytes: u64,
+    /// Inodes that images may use.
+    pub inodes: u64,
+}
+
+/// A pull whose image did not fit on the disk. Another attempt writes all of it again, as far as it gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unfit {
+    /// When that was.
+    pub at: Time,
+    /// What it had.
+    pub room: Room,
+}
+
+/// What has to be free beside: logs and other images come and go.
+const MORE: Room = Room {
+    bytes: 32 << 20,
+    inodes: 4096,
+};
+
+/// An image may get smaller, or share more with others.
+const UNFIT_MS: u64 = 12 * 3_600_000;
+
+impl Unfit {
+    /// Whether the image fits as little with this room.
+    pub fn still(&self, room: Room, now: Time) -> bool {
+        now.since(self.at) < UNFIT_MS
+            && room.bytes < self.room.bytes.saturating_add(MORE.bytes)
+            && room.inodes < self.room.inodes.saturating_add(MORE.inodes)
+    }
+}
+
 /// How much has arrived, rounded down: 100 only at the end.
 pub fn percent(done: u64, total: u64) -> u8 {
     let percent = u128::from(done) * 100 / u128::from(total.max(1));
@@ -94,6 +130,27 @@ impl Bucket {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_image_that_did_not_fit_is_pulled_again_with_clearly_more_room_or_after_half_a_day() {
+        const MIB: u64 = 1 << 20;
+        let room = |bytes, inodes| Room { bytes, inodes };
+        let unfit = Unfit {
+            at: Time(1000),
+            room: room(100 * MIB, 10_000),
+        };
+        for (what, now, then, still) in [
+            ("the same", room(100 * MIB, 10_000), 1000, true),
+            ("less", room(0, 0), 1000, true),
+            ("hardly more", room(131 * MIB, 14_000), 1000, true),
+            ("more bytes", room(132 * MIB, 0), 1000, false),
+            ("more inodes", room(0, 14_096), 1000, false),
+            ("later", room(100 * MIB, 10_000), 1000 + UNFIT_MS - 1, true),
+            ("much later", room(0, 0), 1000 + UNFIT_MS, false),
+        ] {
+            assert_eq!(unfit.still(now, Time(then)), still, "{what}");
+        }
+    }
 
     #[test]
     fn a_policy_decides_by_what_is_stored() {

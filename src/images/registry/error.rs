@@ -160,6 +160,7 @@ impl FetchError {
             Self::Status { status, .. } if *status == 429 || *status >= 500 => Cause::Unreachable,
             Self::Everywhere { last, .. } => last.cause(),
             Self::Image(ImageError::Pull { cause, .. }) => *cause,
+            Self::Image(ImageError::NoSpace { .. }) => Cause::NoSpace,
             Self::Image(_)
             | Self::Request(_)
             | Self::Status { .. }

@@ -19,10 +19,12 @@ use nix::fcntl::{Flock, FlockArg};
 
 use super::super::digest;
 use super::super::error::{ImageError, io as io_error};
+use super::super::oci::Platform;
 use super::super::staging;
 use super::super::store::ImageStore;
 use super::super::trust::{Signature, signature_list};
 use super::resolve::Document;
+use crate::spec::ImageName;
 use crate::sys::file::{Durability, read_bounded, replace};
 use crate::sys::{clock, tree};
 
@@ -147,6 +149,30 @@ impl PullFolder {
     }
 }
 
+impl ImageStore {
+    /// The bytes that have arrived of an image for this machine, which is not imported yet.
+    pub fn arrived_bytes(&self, name: &ImageName) -> u64 {
+        let folder = of_image(self, name);
+        let parts = ["partial", "blobs/sha256"].map(|part| folder.join(part));
+        let files = parts.iter().flat_map(|part| {
+            let entries = fs::read_dir(part).into_iter().flatten().flatten();
+            entries.filter_map(|entry| entry.metadata().ok())
+        });
+        // Pieces may be written anywhere in a file.
+        files.map(|file| file.blocks().saturating_mul(512)).sum()
+    }
+
+    /// Removes what was unpacked of such an image, and keeps what has arrived. Returns whether nothing is left: a worker
+    /// that was killed may not have ended yet.
+    pub fn drop_unpacked(&self, name: &ImageName) -> bool {
+        staging::drop_of(self, &of_image(self, name))
+    }
+}
+
+fn of_image(store: &ImageStore, name: &ImageName) -> PathBuf {
+    PullFolder::place(store, &name.to_string(), &Platform::own().shown())
+}
+
 /// Removes the blobs of a download that are not what their names say. What is left is as its registry has it.
 pub fn remove_damaged_blobs(folder: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder.join("blobs/sha256"))? {
@@ -264,6 +290,43 @@ mod tests {
             assert!(fs::symlink_metadata(folder.blob(gone)).is_err(), "{gone}");
         }
         fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn what_was_unpacked_of_an_image_that_does_not_fit_goes_and_what_has_arrived_stays() {
+        let dir = std::env::temp_dir().join(format!("coracle-unfit-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        let store = ImageStore::open(&dir).unwrap();
+        let (name, other) = (name("big:1"), name("other:1"));
+        assert_eq!(store.arrived_bytes(&name), 0);
+        assert!(store.drop_unpacked(&name), "nothing has begun");
+        let folder = PullFolder::make(&of_image(&store, &name)).unwrap();
+        folder.keep(&digest::of(b"blob"), b"blob").unwrap();
+        fs::write(folder.partial("sha256:1"), [1; 100_000]).unwrap();
+        let arrived = store.arrived_bytes(&name);
+        assert!((100_000..200_000).contains(&arrived), "{arrived}");
+        let unpacked = |of: &ImageName| {
+            let key = of_image(&store, of);
+            let key = key.file_name().unwrap().to_string_lossy();
+            dir.join("unpacked").join(format!("{key}-boot"))
+        };
+        for of in [&name, &other] {
+            fs::create_dir_all(unpacked(of).join("layer")).unwrap();
+        }
+        let at_work = Flock::lock(
+            File::open(unpacked(&name)).unwrap(),
+            FlockArg::LockExclusive,
+        );
+        assert!(!store.drop_unpacked(&name), "a worker is at it");
+        drop(at_work);
+        assert!(store.drop_unpacked(&name));
+        assert!(!unpacked(&name).exists() && unpacked(&other).exists());
+        assert_eq!(store.arrived_bytes(&name), arrived);
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    fn name(text: &str) -> ImageName {
+        ImageName::parse(text).unwrap()
     }
 
     #[test]
