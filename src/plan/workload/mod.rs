@@ -79,6 +79,9 @@ pub struct Progress {
     replicas_here: usize,
     /// How many pods of the current template were let in.
     let_in: usize,
+    /// It had failed when another number of pods was asked for: what goes or stays for that is no progress.
+    #[serde(skip)]
+    renumbered: bool,
     /// Enough pods are available.
     available: Flag,
     /// It is complete, or makes progress.
@@ -169,9 +172,33 @@ impl Progress {
             figures: stage::Figures::default(),
             replicas_here: 0,
             let_in: 0,
+            renumbered: false,
             available: flag(false),
             progressing: flag(true),
         }
+    }
+
+    /// The file asks for this now.
+    fn asked(&mut self, workload: &Workload, now: Stamp) {
+        let same = self.revision == workload.revision;
+        if same && self.replicas == workload.pods.len() {
+            return;
+        }
+        let fresh = Self::new(workload, now);
+        // Another number is no reason to try again what has failed.
+        let stays_failed = same && self.failed && !workload.rollback;
+        *self = Self {
+            since: if stays_failed { self.since } else { now.time },
+            failed: stays_failed,
+            renumbered: stays_failed,
+            let_in: match same {
+                true => self.let_in.min(workload.pods.len()),
+                false => 0,
+            },
+            available: self.available,
+            progressing: self.progressing,
+            ..fresh
+        };
     }
 }
 
@@ -295,14 +322,7 @@ impl NodeState {
                 progress.best = history.map_or(progress.best, |history| history.best);
                 progress
             });
-            if progress.revision != workload.revision || progress.replicas != workload.pods.len() {
-                let fresh = Progress::new(workload, now);
-                *progress = Progress {
-                    available: progress.available,
-                    progressing: progress.progressing,
-                    ..fresh
-                };
-            }
+            progress.asked(workload, now);
             workloads.progress.insert(key.clone(), progress);
         }
         workloads.asked = Some(desired.clone());

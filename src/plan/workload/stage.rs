@@ -40,6 +40,14 @@ struct New<'s> {
     here: Option<Here<'s>>,
 }
 
+impl New<'_> {
+    /// Whether it is here, and not on its way out.
+    fn stays(&self) -> bool {
+        let here = self.here.as_ref();
+        here.is_some_and(|here| here.pod.stopping().is_none())
+    }
+}
+
 /// A pod that exists.
 struct Here<'s> {
     pod: &'s PodState,
@@ -152,15 +160,11 @@ impl<'s> Stage<'s> {
     fn first_new(&self, limit: usize) -> Vec<&Arc<PodSpec>> {
         // A deleted pod comes back only if there is room. A cancelled node shutdown may restore more pods than there
         // should be.
-        let stays = |new: &New<'_>| {
-            let here = new.here.as_ref();
-            here.is_some_and(|here| here.pod.stopping().is_none())
-        };
-        let here = self.new.iter().filter(|new| stays(new)).count();
+        let here = self.new.iter().filter(|new| new.stays()).count();
         let mut more = limit.saturating_sub(here);
         let mut chosen = Vec::new();
         for new in &self.new {
-            if !stays(new) {
+            if !new.stays() {
                 if more == 0 {
                     continue;
                 }
@@ -193,16 +197,34 @@ impl<'s> Stage<'s> {
             return self.first_new(replicas);
         }
         let old: Vec<&Old<'_>> = self.live().collect();
-        let let_in = progress.let_in.min(replicas);
+        let here = self.new.iter().filter(|new| new.stays());
+        let (working, here) = (
+            here.clone().filter(|new| self.serves(new)).count(),
+            here.count(),
+        );
+        let let_in = progress.let_in.max(here).min(replicas);
         let most = match let_in {
             0 => replicas,
             _ => replicas + surge,
         };
-        let let_in = let_in.min(most - old.len().min(replicas));
-        let mut wanted = self.first_new(let_in);
+        let let_in = let_in.min(working.max(most - old.len().min(replicas)));
+        let mut wanted = self.few_new(let_in);
         let kept = old.len().min(most - let_in);
         wanted.extend(self.last_to_go(old, kept));
         wanted
+    }
+
+    /// No more than `limit` of the new pods: first those that serve, then the others that are here, then those that are not.
+    fn few_new(&self, limit: usize) -> Vec<&Arc<PodSpec>> {
+        let mut new: Vec<&New<'_>> = self.new.iter().collect();
+        new.order_by_key(|new| (!self.serves(new), !new.stays(), ordinal(new.wanted)));
+        new.into_iter().take(limit).map(|new| new.wanted).collect()
+    }
+
+    /// Whether a new pod is here to stay, and available.
+    fn serves(&self, new: &New<'_>) -> bool {
+        let here = new.here.as_ref().filter(|_| new.stays());
+        here.is_some_and(|here| self.is_available(here.ready))
     }
 
     /// Whether no pod has an earlier template.
@@ -356,7 +378,11 @@ impl<'s> Stage<'s> {
             figures.available,
         ]
         .map(|number| number as usize);
-        let gone = usize::MAX - 2 * old - going.count();
+        let going = going.count();
+        let gone = usize::MAX - 2 * old - going;
+        if std::mem::take(&mut progress.renumbered) {
+            progress.best = self.rest(progress, (updated, steady, going));
+        }
         let best = (
             progress.best.0.max(updated),
             progress.best.1.max(steady),
@@ -409,6 +435,23 @@ impl<'s> Stage<'s> {
             .chain(record_at)
             .filter(|at| *at > now.time);
         later.min()
+    }
+
+    /// How far a failed rollout is once it has another number of pods. If all its pods are steady then, it goes on.
+    fn rest(
+        &self,
+        progress: &Progress,
+        (updated, steady, going): (usize, usize, usize),
+    ) -> (usize, usize, usize) {
+        let Update::Rolling { surge, .. } = self.workload.update else {
+            return (0, 0, 0);
+        };
+        let here = self.standing(progress, surge as usize);
+        let stay = self
+            .live()
+            .filter(|old| here.iter().any(|pod| pod.key == old.pod.spec.key));
+        let steady = steady.min(self.new.len().saturating_sub(1));
+        (updated, steady, usize::MAX - 2 * stay.count() - going)
     }
 
     /// The pods of the current template that are not ready, for people.

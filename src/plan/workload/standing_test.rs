@@ -94,3 +94,84 @@ fn every_small_rollout_that_stands_still_can_shrink() {
         }
     }
 }
+
+#[test]
+fn new_pods_that_serve_stay_when_a_rollout_that_stands_still_shrinks() {
+    let more = strategy("1", "1");
+    let mut world = World::new();
+    world.read(&document("Deployment", 'a', 4, &more));
+    world.set_ready('a', true);
+    world.read(&document("Deployment", 'b', 4, &more));
+    world.gone();
+    let last = world.uids('b')[1].clone();
+    world.set_pod_ready(&last, true);
+    world.gone();
+    assert_eq!(world.shown(), "a a b B B");
+    for uid in world.uids('a') {
+        world.set_pod_ready(&uid, false);
+    }
+    world.read(&document("Deployment", 'b', 2, &(more + PAUSED)));
+    world.gone();
+    // The second one serves.
+    assert_eq!(world.shown(), "A A b");
+}
+
+#[test]
+fn another_number_of_pods_does_not_try_again_what_has_failed() {
+    let text = |replicas| {
+        let more = strategy("1", "1") + "  progressDeadlineSeconds: 60\n";
+        document("Deployment", 'b', replicas, &more)
+    };
+    for (replicas, shown) in [
+        (6, "a a a B B"),
+        (4, "a a a B B"),
+        (3, "a a a B"),
+        (2, "a a B"),
+    ] {
+        let mut world = World::new();
+        let more = strategy("1", "1") + "  progressDeadlineSeconds: 60\n";
+        world.read(&document("Deployment", 'a', 4, &more));
+        world.set_ready('a', true);
+        world.read(&text(4));
+        world.gone();
+        assert_eq!(world.shown(), "a a a B B");
+        world.pass(60_000);
+        world.read(&text(replicas));
+        world.gone();
+        for _ in 0..3 {
+            assert_eq!(world.shown(), shown, "{replicas}");
+            let progressing = &world.status()["conditions"][1];
+            assert_eq!(
+                progressing["reason"], "ProgressDeadlineExceeded",
+                "{replicas}"
+            );
+            world.pass(60_000);
+        }
+        // It goes on once they work.
+        for _ in 0..8 {
+            world.set_ready('b', true);
+            world.gone();
+        }
+        assert_eq!(world.shown(), vec!["b"; replicas].join(" "));
+    }
+}
+
+#[test]
+fn a_failed_rollout_that_has_all_pods_of_a_smaller_number_ends() {
+    let text = |letter, replicas| {
+        let more = strategy("1", "0") + "  progressDeadlineSeconds: 60\n";
+        document("Deployment", letter, replicas, &more)
+    };
+    let mut world = World::new();
+    world.read(&text('a', 3));
+    world.set_ready('a', true);
+    world.read(&text('b', 3));
+    world.set_ready('b', true);
+    world.gone();
+    assert_eq!(world.shown(), "a a b B");
+    world.pass(60_000);
+    world.read(&text('b', 1));
+    world.gone();
+    world.gone();
+    assert_eq!(world.shown(), "b");
+}
