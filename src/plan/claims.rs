@@ -173,18 +173,29 @@ impl NodeState {
     /// Refuses a pod that uses a claim that only one pod may use, while another one does (the scheduler's
     /// `VolumeRestrictions`).
     pub(super) fn claim_taken(&self, pod: &PodSpec) -> Option<Rejection> {
-        let one_pod = |key: &PodKey| self.claims.all.get(key).is_some_and(|claim| claim.one_pod);
-        let (claim, owner) = of(pod).filter(one_pod).find_map(|key| {
-            let others = self.pods.values().filter(|other| other.spec.uid != pod.uid);
-            let mut users = others.filter(|other| of(&other.spec).any(|theirs| theirs == key));
-            let owner = users.find(|other| other.takes_ports())?;
-            Some((key.name, owner.spec.key.clone()))
-        })?;
+        let (claim, owner) = self.claim_owners(pod).next()?;
+        let (claim, owner) = (claim.name, &owner.spec.key);
         // The scheduler names neither the claim nor the pod.
         let why = format!(
             "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode ({claim} is in \
              use by pod {owner})"
         );
         Some(failed(Reason::VolumeRestrictions, &why))
+    }
+
+    /// The other pods that use claims of this one that only one pod may use.
+    pub(super) fn claim_owners<'s>(
+        &'s self,
+        pod: &'s PodSpec,
+    ) -> impl Iterator<Item = (PodKey, &'s PodState)> {
+        let all = &self.claims.all;
+        let one_pod = move |key: &PodKey| all.get(key).is_some_and(|claim| claim.one_pod);
+        of(pod).filter(one_pod).flat_map(move |key| {
+            let others = self.pods.values().filter(|other| other.spec.uid != pod.uid);
+            let wanted = key.clone();
+            let users = others.filter(move |other| of(&other.spec).any(|theirs| theirs == wanted));
+            let owners = users.filter(|other| other.takes_ports());
+            owners.map(move |other| (key.clone(), other))
+        })
     }
 }

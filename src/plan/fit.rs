@@ -78,23 +78,30 @@ impl NodeState {
 
     /// Refuses a pod with a node port that another pod has.
     pub(super) fn port_taken(&self, pod: &PodSpec) -> Option<Rejection> {
-        let wanted: Vec<_> = host_ports(pod).collect();
-        if wanted.is_empty() {
-            return None;
-        }
-        let others = self.pods.values();
-        let mut others = others.filter(|p| p.spec.uid != pod.uid && p.takes_ports());
-        let common = |other: &PodState| {
-            let mut theirs = host_ports(&other.spec);
-            let port = theirs.find(|one| wanted.iter().any(|port| port.overlaps(one)))?;
-            Some((port, other.spec.key.clone()))
-        };
-        let (port, owner) = others.find_map(common)?;
+        let (port, owner) = self.port_owners(pod).next()?;
         let why = "node(s) didn't have free ports for the requested pod ports";
         let (number, protocol) = (port.number, port.protocol.as_str());
         // The kubelet does not name the owner of the port.
+        let owner = &owner.spec.key;
         let why = format!("{why} ({number}/{protocol} is in use by pod {owner})");
         Some(failed(Reason::NodePorts, &why))
+    }
+
+    /// The other pods that have node ports that this one needs.
+    pub(super) fn port_owners<'s>(
+        &'s self,
+        pod: &'s PodSpec,
+    ) -> impl Iterator<Item = (HostPort, &'s PodState)> {
+        let wanted: Vec<_> = host_ports(pod).collect();
+        let others = self.pods.values().filter(|p| p.spec.uid != pod.uid);
+        others.filter_map(move |other| {
+            if wanted.is_empty() || !other.takes_ports() {
+                return None;
+            }
+            let mut theirs = host_ports(&other.spec);
+            let port = theirs.find(|one| wanted.iter().any(|port| port.overlaps(one)))?;
+            Some((port, other))
+        })
     }
 }
 
@@ -106,7 +113,7 @@ pub(super) fn failed(predicate: Reason, why: &str) -> Rejection {
 }
 
 /// A port of the node.
-struct HostPort {
+pub(super) struct HostPort {
     protocol: Protocol,
     /// `None`: on all addresses.
     ip: Option<IpAddr>,

@@ -144,6 +144,16 @@ impl NodeState {
         amounts.fold(Capacity::default(), Capacity::plus)
     }
 
+    /// Whether there is room for this pod once these have gone.
+    pub(super) fn has_room_without(&self, gone: impl Fn(&PodState) -> bool, pod: &PodSpec) -> bool {
+        let stays = |p: &&PodState| p.takes_room() && p.spec.uid != pod.uid && !gone(p);
+        let pods = self.pods.values().filter(stays);
+        let amounts = pods.map(|pod| Capacity::of(&pod.spec));
+        let given = amounts.fold(Capacity::default(), Capacity::plus);
+        let capacity = self.settings.capacity.as_ref();
+        capacity.is_none_or(|all| all.short_of(&Capacity::of(pod), &given).is_empty())
+    }
+
     /// What is short for a pod that is to be admitted; `claimed` is reserved for other pods.
     pub(super) fn short_of(&self, pod: &PodSpec, claimed: &Capacity) -> Vec<Shortage> {
         let given = self.given(Some(&pod.uid)).plus(claimed.clone());

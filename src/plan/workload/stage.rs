@@ -98,21 +98,14 @@ impl<'s> Stage<'s> {
             ready: ready_since(pod),
             surplus: pod.spec.revision() == revision,
         });
-        let waits = |new: &New<'_>| {
-            let held = new.here.as_ref().and_then(|here| here.pod.hold());
-            held.is_some_and(|hold| {
-                let no_room = matches!(hold.reason, Reason::OutOf(_));
-                no_room
-                    || state.port_taken(new.wanted).is_some()
-                    || state.claim_taken(new.wanted).is_some()
-            })
-        };
+        let old: Vec<Old<'s>> = old.collect();
+        let waits = |new: &New<'_>| waits_for(state, &old, new);
         let daemon = workload.key.kind == WorkloadKind::DaemonSet;
         Self {
             blocked: new.iter().any(waits),
             elsewhere: daemon && new.iter().any(|new| state.other_node(new.wanted).is_some()),
             stopped: state.stops.has_workload(&workload.key),
-            old: old.collect(),
+            old,
             new,
             workload,
             min_ready_ms: workload.min_ready_ms,
@@ -496,6 +489,24 @@ pub(super) struct Figures {
     /// Of all templates.
     pub(super) ready: u32,
     pub(super) available: u32,
+}
+
+/// Whether a new pod is held for nothing but what pods of an earlier template have.
+fn waits_for(state: &NodeState, old: &[Old<'_>], new: &New<'_>) -> bool {
+    let Some(hold) = new.here.as_ref().and_then(|here| here.pod.hold()) else {
+        return false;
+    };
+    let is_old = |pod: &PodState| {
+        let mut former = old.iter().filter(|old| !old.surplus);
+        former.any(|old| old.pod.spec.uid == pod.spec.uid)
+    };
+    if matches!(hold.reason, Reason::NodePorts | Reason::VolumeRestrictions) {
+        let ports = state.port_owners(new.wanted).map(|(_, owner)| owner);
+        let claims = state.claim_owners(new.wanted).map(|(_, owner)| owner);
+        let mut owners = ports.chain(claims).peekable();
+        return owners.peek().is_some() && owners.all(is_old);
+    }
+    matches!(hold.reason, Reason::OutOf(_)) && state.has_room_without(is_old, new.wanted)
 }
 
 /// The number at the end of a pod's name.

@@ -13,6 +13,8 @@ use crate::types::{Effective, Exit, Stamp, Time, Wall};
 mod document_test;
 #[path = "random_test.rs"]
 mod random_test;
+#[path = "room_test.rs"]
+mod room_test;
 #[path = "standing_test.rs"]
 mod standing_test;
 #[path = "stateful_set_test.rs"]
@@ -492,24 +494,6 @@ fn a_deleted_pod_comes_back_only_if_there_is_room() {
     assert_eq!(world.shown(), "a a- b");
     world.gone();
     assert_eq!(world.shown(), "a b B");
-}
-
-#[test]
-fn where_old_and_new_cannot_stand_side_by_side_the_old_one_goes_first() {
-    let port = |letter| {
-        let text = document("Deployment", letter, 1, "");
-        text.replace(
-            "{name: main,",
-            "{name: main, ports: [{containerPort: 80, hostPort: 80}],",
-        )
-    };
-    let mut world = World::new();
-    world.read(&port('a'));
-    world.set_ready('a', true);
-    world.read(&port('b'));
-    assert_eq!(world.shown(), "a- b?");
-    world.gone();
-    assert_eq!(world.shown(), "B");
 }
 
 #[test]
