@@ -9,7 +9,7 @@ use super::encrypted::Opened;
 use super::error::{Path, Report};
 use super::pod::PodSpec;
 use super::pod_security::PodSecurity;
-use super::priority::Known;
+use super::priority::{Asked, Known};
 use super::service::ServiceDocument;
 use super::value::Value;
 use super::workload::cron::{self, Zones};
@@ -45,6 +45,15 @@ pub(super) struct Document<'r> {
     pub(super) warnings: Vec<String>,
     /// How many pods there are in earlier documents of the file.
     before: usize,
+}
+
+/// A pod with its defaults.
+struct Decoded {
+    pod: Pod,
+    /// Its ephemeral containers.
+    added: Vec<EphemeralContainer>,
+    /// Its priority as it is written.
+    asked: Asked,
 }
 
 impl<'r> Document<'r> {
@@ -257,9 +266,10 @@ impl<'r> Document<'r> {
         self.annotated(value, path, &template.title());
         let at = path.field("spec");
         let at = at.field("template");
-        let Some((pod, _)) = self.decoded(&mut template.pod, &at) else {
+        let Some(Decoded { pod, asked, .. }) = self.decoded(&mut template.pod, &at) else {
             return;
         };
+        template.asked = asked;
         let Some(made) = workload::make(template, pod, path, self.report) else {
             return;
         };
@@ -302,9 +312,10 @@ impl<'r> Document<'r> {
         let Some(mut template) = read else { return };
         let at_pod = at.field("spec");
         let at_pod = at_pod.field("template");
-        let Some((pod, _)) = self.decoded(&mut template.pod, &at_pod) else {
+        let Some(Decoded { pod, asked, .. }) = self.decoded(&mut template.pod, &at_pod) else {
             return;
         };
+        template.asked = asked;
         let made = workload::make(template, pod, &at, self.report);
         let Some((job, pod)) =
             made.and_then(|made| Some((made.workload, made.pods.into_iter().next()?)))
@@ -339,19 +350,14 @@ impl<'r> Document<'r> {
     }
 
     fn pod(&mut self, value: &mut Value, path: &Path<'_>) {
-        if let Some((pod, added)) = self.decoded(value, path)
+        if let Some(Decoded { pod, added, .. }) = self.decoded(value, path)
             && let Some(pod) = self.assembled(pod, added, path)
         {
             self.pods.push((None, pod));
         }
     }
 
-    /// A pod with its defaults, and its ephemeral containers.
-    fn decoded(
-        &mut self,
-        value: &mut Value,
-        path: &Path<'_>,
-    ) -> Option<(Pod, Vec<EphemeralContainer>)> {
+    fn decoded(&mut self, value: &mut Value, path: &Path<'_>) -> Option<Decoded> {
         let conditions = value.get("status").and_then(|s| s.get("conditions"));
         let conditions = conditions.cloned();
         bare(value);
@@ -363,7 +369,9 @@ impl<'r> Document<'r> {
         let mut pod = decode::decode::<Pod>(value, path, self.report)?;
         // Warnings from here on are about this pod.
         self.report.begin(path);
+        let mut asked = Asked::default();
         if let Some(spec) = &mut pod.spec {
+            asked = Asked::of(spec);
             cluster_token::leave_out(spec, &path.field("spec"), self.report);
             priority::resolve(spec, self.known, &path.field("spec"), self.report);
         }
@@ -389,7 +397,7 @@ impl<'r> Document<'r> {
         }
         let node_name = self.node_name.map(str::to_owned).or(own);
         default::pod(&mut pod, &node_name.unwrap_or_default());
-        Some((pod, added))
+        Some(Decoded { pod, added, asked })
     }
 
     fn assembled(

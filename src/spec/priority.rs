@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::PodSpec;
+use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 
 use super::error::{Path, Report};
@@ -153,6 +153,35 @@ impl Known<'_> {
         let mut all = self.own.iter().chain(self.others.classes());
         let found = all.find(|(_, class)| is_default(class));
         found.map(|(name, _)| name.as_str())
+    }
+}
+
+/// What a manifest says about priority, before [`resolve`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Asked {
+    class: Option<String>,
+    priority: Option<i32>,
+    policy: Option<String>,
+}
+
+impl Asked {
+    pub(crate) fn of(spec: &PodSpec) -> Self {
+        Self {
+            class: spec.priority_class_name.clone(),
+            priority: spec.priority,
+            policy: spec.preemption_policy.clone(),
+        }
+    }
+
+    /// Returns the template as it was written: what classes say is no part of it.
+    pub(crate) fn unresolved(&self, template: &Pod) -> Pod {
+        let mut pod = template.clone();
+        if let Some(spec) = &mut pod.spec {
+            spec.priority_class_name.clone_from(&self.class);
+            spec.priority = self.priority;
+            spec.preemption_policy.clone_from(&self.policy);
+        }
+        pod
     }
 }
 

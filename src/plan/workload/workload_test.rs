@@ -9,6 +9,8 @@ use crate::spec::convert::{ConvertContext, documents};
 use crate::spec::{Condition, ConditionStatus, PodUid, Workload, WorkloadKey};
 use crate::types::{Effective, Exit, Stamp, Time, Wall};
 
+#[path = "class_test.rs"]
+mod class_test;
 #[path = "document_test.rs"]
 mod document_test;
 #[path = "random_test.rs"]

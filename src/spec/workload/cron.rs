@@ -318,6 +318,7 @@ impl Draft {
         Workload {
             written: Arc::default(),
             edition: Arc::default(),
+            formerly: None,
             rollback: false,
             history: 0,
             revision: uid::hash(&self.manifest).0,
@@ -361,6 +362,7 @@ impl CronJob {
         let job = Workload {
             pods: vec![first.key.clone()],
             revision: Arc::clone(&edition.0),
+            formerly: None,
             manifest: manifest.to_string().into(),
             key,
             ..self.template.clone()

@@ -16,6 +16,7 @@ use crate::spec::configuration::{self, Object};
 use crate::spec::decode::decode;
 use crate::spec::error::{Path, Report};
 use crate::spec::pod::PodKey;
+use crate::spec::priority::Asked;
 use crate::spec::value::Value;
 use crate::spec::{assemble, names, parse, rollback, uid};
 use crate::types::{Gather, Wall};
@@ -30,6 +31,8 @@ pub(in crate::spec) struct Template {
     outdated: bool,
     /// `spec.template`, as a pod without a name.
     pub(in crate::spec) pod: Value,
+    /// What it says about priority.
+    pub(in crate::spec) asked: Asked,
     manifest: Arc<str>,
 }
 
@@ -128,6 +131,7 @@ pub(in crate::spec) fn read(
         spec,
         outdated,
         pod: Value::Map(entries),
+        asked: Asked::default(),
         manifest,
     })
 }
@@ -144,6 +148,7 @@ pub(in crate::spec) fn make(
         mut metadata,
         mut spec,
         outdated,
+        asked,
         manifest,
         ..
     } = template;
@@ -187,13 +192,16 @@ pub(in crate::spec) fn make(
         check::stateful(&spec, &at, report);
     }
     let job = (kind == WorkloadKind::Job).then(|| Box::new(job::job(&spec, &pod, &at, report)));
+    let template = asked.unresolved(&pod);
+    let mut formerly = None;
     let revision = match &job {
         Some(job) => {
-            let edition = job::edition(&pod, job, &metadata);
+            let edition = job::edition(&template, job, &metadata);
+            formerly = (template != pod).then(|| job::edition(&pod, job, &metadata).0);
             job::prepare(&mut pod, &key, &edition, job.indexed);
             edition.0
         }
-        None => uid::short(&pod).into(),
+        None => uid::short(&template).into(),
     };
     let labels = pod.metadata.labels.get_or_insert_default();
     labels.insert(kind.hash_label().to_owned(), revision.to_string());
@@ -224,6 +232,7 @@ pub(in crate::spec) fn make(
             retention: retention(&spec),
             manifest,
             revision,
+            formerly,
             modified: Wall::default(),
             key,
         },

@@ -189,6 +189,8 @@ pub struct Workload {
     pub pods: Vec<PodKey>,
     /// The hash of its template.
     pub revision: Arc<str>,
+    /// The same of a Job as former versions had it, if it was another: with what its priority class says.
+    pub formerly: Option<Arc<str>>,
     /// The hash of the template in its file. Another template is in force if it differs from `revision`.
     pub written: Arc<str>,
     /// The hash of all that its file says.

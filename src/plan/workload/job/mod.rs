@@ -121,8 +121,9 @@ fn over(pod: &PodState) -> Option<bool> {
 
 fn own<'s>(state: &'s NodeState, workload: &Workload) -> Vec<Own<'s>> {
     let of_edition = |pod: &&PodState| {
-        pod.spec.workload.as_ref() == Some(&workload.key)
-            && pod.spec.revision() == Some(&*workload.revision)
+        let has = |edition: &str| pod.spec.revision() == Some(edition);
+        let known = has(&workload.revision) || workload.formerly.as_deref().is_some_and(has);
+        pod.spec.workload.as_ref() == Some(&workload.key) && known
     };
     let pods = state.pods.values().filter(of_edition);
     let mut own: Vec<Own<'s>> = pods
@@ -235,6 +236,9 @@ impl Jobs {
     ) -> (Vec<Arc<PodSpec>>, Option<Time>) {
         let record = self.records.entry(workload.key.clone()).or_default();
         let before = record.clone();
+        if workload.formerly.as_ref() == Some(&record.edition) {
+            record.edition.clone_from(&workload.revision);
+        }
         if record.edition != workload.revision {
             *record = JobRecord {
                 edition: workload.revision.clone(),
