@@ -168,6 +168,7 @@ mod tests {
             state.cordon = Some(Cordon {
                 since: Default::default(),
                 stay: Default::default(),
+                workloads: Default::default(),
                 drain,
             });
             assert_eq!(cordoned(&state), expected);

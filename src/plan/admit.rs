@@ -14,7 +14,7 @@ use super::run::Run;
 use super::state::{ContainerState, Sandbox, Stage, Stopping};
 use super::{NodeState, Notice, PodState, Stamp, condition, hook, workload};
 use crate::spec::{PodUid, Reason, RestartPolicy};
-use crate::types::Exit;
+use crate::types::{Exit, Gather};
 
 impl NodeState {
     /// From now on these pods are wanted.
@@ -71,10 +71,8 @@ impl NodeState {
     }
 
     pub(super) fn delete_requested(&mut self, uid: &PodUid, grace_ms: Option<u64>, now: Stamp) {
-        let named = self.pods.get(uid).map(|pod| &pod.spec.key);
-        if let (Some(cordon), Some(key)) = (&mut self.cordon, named) {
-            cordon.sent_away(key);
-        }
+        let named = self.pods.get(uid).map(|pod| pod.spec.key.clone());
+        self.sent_away(&named.into_iter().gather());
         let Some(pod) = self.pods.get_mut(uid) else {
             return;
         };

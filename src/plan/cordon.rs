@@ -16,7 +16,7 @@ use super::shutdown::is_gone;
 use super::state::Stage;
 use super::verdict::Cause;
 use super::{Event, NodeFact, NodeState, Notice, PodState, Stamp, Step, Wall};
-use crate::spec::{PodKey, PodSpec, Reason};
+use crate::spec::{PodKey, PodSpec, Reason, WorkloadKey, WorkloadKind};
 use crate::types::{Gather, InOrder};
 
 /// The message of a pod that the cordon holds.
@@ -30,6 +30,10 @@ pub struct Cordon {
     /// The pods that may stay: those that existed when it began and were not drained since. By name, so that an
     /// edited manifest may replace its pod.
     pub stay: BTreeSet<PodKey>,
+    /// The documents with such pods, but Jobs: pods of a new template have other names. One whose pod was sent away or
+    /// drained is not among them. Former versions kept none.
+    #[serde(default)]
+    pub workloads: BTreeSet<WorkloadKey>,
     /// The drain, if one is requested.
     pub drain: Option<Drain>,
 }
@@ -43,13 +47,10 @@ pub struct Drain {
 
 impl Cordon {
     /// Whether the cordon keeps this pod out.
-    pub fn keeps_out(&self, key: &PodKey) -> bool {
-        !self.stay.contains(key)
-    }
-
-    /// Records that a client stopped this pod: while the node is cordoned it does not come back.
-    pub(super) fn sent_away(&mut self, key: &PodKey) {
-        self.stay.remove(key);
+    pub fn keeps_out(&self, pod: &PodSpec) -> bool {
+        let workload = pod.workload.as_ref();
+        let known = workload.is_some_and(|workload| self.workloads.contains(workload));
+        !known && !self.stay.contains(&pod.key)
     }
 }
 
@@ -74,7 +75,7 @@ pub fn next(state: &NodeState) -> Step {
 pub fn leaving(state: &NodeState) -> impl Iterator<Item = &PodState> {
     let cordon = state.cordon.as_ref().filter(|c| c.drain.is_some());
     let unwanted =
-        move |pod: &&PodState| cordon.is_some_and(|c| c.keeps_out(&pod.spec.key)) && is_here(pod);
+        move |pod: &&PodState| cordon.is_some_and(|c| c.keeps_out(&pod.spec)) && is_here(pod);
     let all = move || state.pods.values().filter(unwanted);
     let turn = all().map(|pod| pod.spec.priority).min();
     all().filter(move |pod| Some(pod.spec.priority) == turn)
@@ -96,18 +97,45 @@ impl NodeState {
     pub(super) fn cordoned(&mut self, now: Stamp) {
         if self.cordon.is_none() {
             let here = self.pods.values().filter(|pod| was_let_in(pod));
+            let workloads = here.clone().filter_map(|pod| pod.spec.workload.clone());
             self.cordon = Some(Cordon {
                 since: now.wall,
                 stay: here.map(|pod| pod.spec.key.clone()).gather(),
+                workloads: workloads
+                    .filter(|key| key.kind != WorkloadKind::Job)
+                    .gather(),
                 drain: None,
             });
         }
     }
 
+    /// These pods do not come back while the node is cordoned. The others of their documents stay as they are.
+    pub(super) fn sent_away(&mut self, away: &BTreeSet<PodKey>) {
+        let Some(cordon) = &mut self.cordon else {
+            return;
+        };
+        let pods = self.pods.values();
+        let going = pods.clone().filter(|pod| away.contains(&pod.spec.key));
+        let of: BTreeSet<&WorkloadKey> = going
+            .filter_map(|pod| pod.spec.workload.as_ref())
+            .filter(|key| cordon.workloads.contains(*key))
+            .gather();
+        let others = pods.filter(|pod| was_let_in(pod));
+        let others = others.filter(|pod| {
+            pod.spec
+                .workload
+                .as_ref()
+                .is_some_and(|key| of.contains(key))
+        });
+        cordon.stay.extend(others.map(|pod| pod.spec.key.clone()));
+        cordon.workloads.retain(|key| !of.contains(key));
+        cordon.stay.retain(|key| !away.contains(key));
+    }
+
     /// Whether the cordon refuses this pod.
     pub(super) fn kept_out(&self, pod: &PodSpec) -> Option<Rejection> {
         let cordon = self.cordon.as_ref()?;
-        cordon.keeps_out(&pod.key).then(|| Rejection {
+        cordon.keeps_out(pod).then(|| Rejection {
             reason: Reason::NodeCordoned,
             message: KEPT_OUT.to_owned(),
         })
@@ -130,12 +158,15 @@ impl NodeState {
         out: &mut Vec<Notice>,
     ) {
         self.cordoned(now);
+        if let Some(pods) = pods {
+            self.sent_away(pods);
+        }
         let Some(cordon) = &mut self.cordon else {
             return;
         };
-        match pods {
-            Some(pods) => cordon.stay.retain(|key| !pods.contains(key)),
-            None => cordon.stay.clear(),
+        if pods.is_none() {
+            cordon.stay.clear();
+            cordon.workloads.clear();
         }
         cordon.drain = Some(Drain { grace_ms });
         self.drain_turn(now, out);

@@ -11,6 +11,8 @@ use crate::types::{Effective, Exit, Stamp, Time, Wall};
 
 #[path = "class_test.rs"]
 mod class_test;
+#[path = "cordon_test.rs"]
+mod cordon_test;
 #[path = "document_test.rs"]
 mod document_test;
 #[path = "random_test.rs"]

@@ -8,7 +8,7 @@ use coracle::plan::shutdown::is_gone;
 use coracle::plan::state::Stopping;
 use coracle::plan::verdict::Cause;
 use coracle::plan::{Action, Event, NodeFact, PodFact, PodState};
-use coracle::spec::PodUid;
+use coracle::spec::{PodUid, WorkloadKey, WorkloadKind};
 
 use super::{Going, Sim};
 
@@ -18,7 +18,43 @@ pub(super) struct Kept {
     since: u64,
     /// Names of the pods that may be here.
     stay: BTreeSet<String>,
+    /// Documents whose pods may be here.
+    workloads: BTreeSet<WorkloadKey>,
     draining: bool,
+}
+
+impl Kept {
+    fn lets_in(&self, pod: &PodState) -> bool {
+        let workload = pod.spec.workload.as_ref();
+        let known = workload.is_some_and(|key| self.workloads.contains(key));
+        known || self.stay.contains(&*pod.spec.key.name)
+    }
+
+    /// Pods of these names do not come back; the others of their documents stay.
+    fn send_away(&mut self, pods: &BTreeMap<PodUid, PodState>, names: &BTreeSet<String>) {
+        let named = pods
+            .values()
+            .filter(|pod| names.contains(&*pod.spec.key.name));
+        let of = named.filter_map(|pod| pod.spec.workload.clone());
+        for key in of.collect::<BTreeSet<_>>() {
+            if self.workloads.remove(&key) {
+                let all = here(pods).filter(|pod| pod.spec.workload.as_ref() == Some(&key));
+                self.stay
+                    .extend(all.map(|pod| pod.spec.key.name.to_string()));
+            }
+        }
+        self.stay.retain(|name| !names.contains(name));
+    }
+}
+
+/// The pods that were let in.
+fn here(pods: &BTreeMap<PodUid, PodState>) -> impl Iterator<Item = &PodState> {
+    let rejected = |pod: &PodState| {
+        let verdict = pod.verdict.as_ref();
+        verdict.is_some_and(|v| v.cause == Cause::RejectedAtShutdown)
+    };
+    let pods = pods.values();
+    pods.filter(move |pod| pod.hold().is_none() && !rejected(pod))
 }
 
 /// The pods that were going away before a fact, and on which terms.
@@ -59,30 +95,30 @@ impl Sim {
     /// Tracks which pods may be here, before a fact is recorded.
     pub(super) fn keep_cordon(&mut self, event: &Event) -> Before {
         let name = |pod: &PodUid| self.state.pods.get(pod).map(|p| p.spec.key.name.clone());
-        let here = || -> BTreeSet<String> {
-            let rejected = |pod: &PodState| {
-                let verdict = pod.verdict.as_ref();
-                verdict.is_some_and(|v| v.cause == Cause::RejectedAtShutdown)
-            };
-            let pods = self.state.pods.values();
-            let pods = pods.filter(|pod| pod.hold().is_none() && !rejected(pod));
-            pods.map(|pod| pod.spec.key.name.to_string()).collect()
-        };
         let since = self.world.now;
         match event {
             Event::Node(NodeFact::Cordoned) | Event::Node(NodeFact::DrainBegun { .. }) => {
+                let all = &self.state.pods;
                 let kept = self.cordon.get_or_insert_with(|| Kept {
                     since,
-                    stay: here(),
+                    stay: here(all).map(|pod| pod.spec.key.name.to_string()).collect(),
+                    workloads: here(all)
+                        .filter_map(|pod| pod.spec.workload.clone())
+                        .filter(|key| key.kind != WorkloadKind::Job)
+                        .collect(),
                     draining: false,
                 });
                 if let Event::Node(NodeFact::DrainBegun { pods, .. }) = event {
                     kept.draining = true;
                     match pods {
-                        None => kept.stay.clear(),
-                        Some(pods) => kept
-                            .stay
-                            .retain(|n| !pods.iter().any(|key| *key.name == *n)),
+                        None => {
+                            kept.stay.clear();
+                            kept.workloads.clear();
+                        }
+                        Some(chosen) => {
+                            let names = chosen.iter().map(|key| key.name.to_string());
+                            kept.send_away(all, &names.collect());
+                        }
                     }
                 }
             }
@@ -92,7 +128,7 @@ impl Sim {
                 fact: PodFact::DeleteRequested { .. },
             } => {
                 if let (Some(kept), Some(name)) = (&mut self.cordon, name(pod)) {
-                    kept.stay.remove(&*name);
+                    kept.send_away(&self.state.pods, &[name.to_string()].into());
                 }
             }
             _ => {}
@@ -109,10 +145,10 @@ impl Sim {
             (names.collect::<BTreeSet<_>>(), cordon.drain.is_some())
         });
         let kept = self.cordon.as_ref();
-        let kept = kept.map(|kept| (kept.stay.clone(), kept.draining));
-        let recovering = kept.is_some() && known.is_none() && self.state.desired.is_none();
+        let known_here = kept.map(|kept| (kept.stay.clone(), kept.draining));
+        let recovering = known_here.is_some() && known.is_none() && self.state.desired.is_none();
         assert!(
-            known == kept || recovering,
+            known == known_here || recovering,
             "{event:?}: {known:?}, {kept:?}"
         );
         if !matches!(
@@ -127,10 +163,8 @@ impl Sim {
         ) {
             return;
         }
-        let Some((stay, _)) = kept else { return };
-        let leaves = |pod: &&PodState| {
-            pod.hold().is_none() && !is_gone(pod) && !stay.contains(&*pod.spec.key.name)
-        };
+        let Some(kept) = kept else { return };
+        let leaves = |pod: &&PodState| pod.hold().is_none() && !is_gone(pod) && !kept.lets_in(pod);
         let pods = self.state.pods.values();
         let lowest = pods.filter(leaves).map(|pod| pod.spec.priority).min();
         for (uid, pod) in &self.state.pods {
@@ -160,7 +194,7 @@ impl Sim {
     /// Whether the cordon, or a stop, refuses a pod that has no sandbox yet.
     pub(super) fn is_kept_out(&self, pod: &PodState) -> bool {
         let kept = self.cordon.as_ref();
-        let out = kept.is_some_and(|kept| !kept.stay.contains(&*pod.spec.key.name));
+        let out = kept.is_some_and(|kept| !kept.lets_in(pod));
         out || self.is_stopped(pod)
     }
 
@@ -168,7 +202,7 @@ impl Sim {
     pub(super) fn check_may_be_here(&self, action: &Action) {
         let pod = &self.state.pods[action.pod()];
         let Some(kept) = &self.cordon else { return };
-        let stays = kept.stay.contains(&*pod.spec.key.name);
+        let stays = kept.lets_in(pod);
         // Until its turn in a drain, an admitted pod that lost its sandbox gets a new one.
         let was_here = self.world.disk.contains_key(action.pod());
         assert!(
