@@ -28,6 +28,8 @@ pub struct PodMemory {
     pub created: Option<Stamp>,
     /// Crash back-off, by container.
     pub backoff: BTreeMap<String, CrashBackoff>,
+    /// Runs that failed by themselves, by container.
+    pub failures: BTreeMap<String, u32>,
     /// Containers that could not be created, and why.
     pub start_errors: BTreeMap<String, StartError>,
     /// Its waits for its sandbox.
@@ -77,6 +79,7 @@ impl PodMemory {
         Self {
             created: Some(pod.created),
             backoff: each(pod, |c| c.backoff),
+            failures: each(pod, |c| (c.failures > 0).then_some(c.failures)),
             start_errors: each(pod, |c| c.start_error.clone()),
             waits: pod.sandbox_waits(),
             rounds: each(pod, |c| (c.round != Round::default()).then_some(c.round)),
@@ -133,6 +136,7 @@ impl PodMemory {
         let spent = left.newest.as_ref();
         let spent = spent.map_or(0, |newest| newest.attempt.saturating_add(1));
         container.next_attempt = spent.max(round.first);
+        container.failures = self.failures.get(name).copied().unwrap_or(0);
         container.start_error = self.start_errors.get(name).cloned();
         (container.backoff, container.round) = (backoff, round);
         let Some(newest) = &left.newest else {

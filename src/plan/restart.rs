@@ -118,6 +118,11 @@ pub(super) fn permit(container: &mut ContainerState, attempt: u32, waits: Waits,
     let Some(ended) = container.run.ended() else {
         return;
     };
+    let failed = ended.exit.code != 0 && !ended.exit.is_lost() && !ended.exit.is_cut_short();
+    let replaced = container.asked().is_some_and(|asked| asked.again);
+    if failed && !replaced && !container.restored() {
+        container.failures = container.failures.saturating_add(1);
+    }
     if container.ended_on_request() {
         // A person ended the run: the series stays where it was.
         if let Some(backoff) = &mut container.backoff {

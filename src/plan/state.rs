@@ -313,6 +313,8 @@ pub struct ContainerState {
     pub round: Round,
     /// The number the next run gets. Never decreases.
     pub next_attempt: u32,
+    /// How many runs ended with an error by themselves, and were followed by another in this pod and boot.
+    pub failures: u32,
     /// The newest run.
     pub run: Run,
     /// The run before that: `lastState`.
@@ -393,6 +395,7 @@ impl ContainerState {
             role,
             round: Round::default(),
             next_attempt: 0,
+            failures: 0,
             run: Run::None,
             previous: None,
             former: None,

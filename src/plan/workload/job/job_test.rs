@@ -10,6 +10,9 @@ use crate::plan::{Event, NodeFact, RunFact};
 use crate::spec::convert::{ConvertContext, documents};
 use crate::types::Exit;
 
+#[path = "node_test.rs"]
+mod node_test;
+
 /// A Job; `spec` are lines of its `spec`.
 fn document(policy: &str, spec: &str) -> String {
     format!(
@@ -38,11 +41,6 @@ impl World {
 
     /// The container of this pod ends.
     pub(in crate::plan::workload) fn end(&mut self, name: &str, code: i32) {
-        let mut pods = self.state.pods.values();
-        let pod = pods.find(|pod| *pod.spec.key.name == *name).expect("a pod");
-        let container = &pod.containers[0];
-        let attempt = container.run.attempt().expect("it runs");
-        let instance = pod.instance(&container.name, attempt);
         let exit = Exit {
             code,
             signal: None,
@@ -51,6 +49,15 @@ impl World {
             started: self.now,
             finished: self.now,
         };
+        self.exit(name, exit);
+    }
+
+    fn exit(&mut self, name: &str, exit: Exit) {
+        let mut pods = self.state.pods.values();
+        let pod = pods.find(|pod| *pod.spec.key.name == *name).expect("a pod");
+        let container = &pod.containers[0];
+        let attempt = container.run.attempt().expect("it runs");
+        let instance = pod.instance(&container.name, attempt);
         self.tell(Event::Run {
             instance,
             fact: RunFact::Exited { exit },

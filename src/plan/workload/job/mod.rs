@@ -142,11 +142,11 @@ fn own<'s>(state: &'s NodeState, workload: &Workload) -> Vec<Own<'s>> {
     own
 }
 
-/// How often containers of these pods were restarted.
+/// How often containers of this pod were restarted because they failed: what the node or a client did does not count.
 pub(super) fn restarts(pod: &PodState) -> u32 {
     let counts = |c: &&ContainerState| c.role != Role::Ephemeral;
     let all = pod.containers.iter().filter(counts);
-    all.map(|c| c.restart_count()).fold(0, u32::saturating_add)
+    all.map(|c| c.failures).fold(0, u32::saturating_add)
 }
 
 impl Jobs {
