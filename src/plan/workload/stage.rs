@@ -141,12 +141,47 @@ impl<'s> Stage<'s> {
             Update::Recreate | Update::InPlace { .. } => self.recreated(),
             Update::OnDelete => self.on_delete(),
         };
-        wanted.into_iter()
+        let surplus = self.surplus(&wanted);
+        wanted.into_iter().chain(surplus)
     }
 
     fn live(&self) -> impl Iterator<Item = &Old<'s>> {
         let live = |old: &&Old<'_>| old.pod.stopping().is_none() && !old.surplus;
         self.old.iter().filter(live)
+    }
+
+    /// The pods that are too many and stay for now: they serve until enough others do.
+    fn surplus(&self, wanted: &[&Arc<PodSpec>]) -> Vec<&'s Arc<PodSpec>> {
+        let stays = self.workload.key.kind != WorkloadKind::StatefulSet;
+        if !stays || self.elsewhere || self.stopped {
+            return Vec::new();
+        }
+        let serving = self
+            .new
+            .iter()
+            .filter(|new| self.serves(new))
+            .map(|new| &new.wanted.key);
+        let live = self.live().filter(|old| self.is_available(old.ready));
+        let serving = serving.chain(live.map(|old| &old.pod.spec.key));
+        let serving: BTreeSet<&PodKey> = serving.gather();
+        let others = wanted
+            .iter()
+            .filter(|pod| serving.contains(&pod.key))
+            .count();
+        let mut surplus: Vec<&Old<'s>> = self
+            .staying_surplus()
+            .filter(|old| self.is_available(old.ready))
+            .collect();
+        surplus.order_by_key(|old| ordinal(&old.pod.spec));
+        let kept = surplus
+            .into_iter()
+            .take(self.new.len().saturating_sub(others));
+        kept.map(|old| old.pod.wanted()).collect()
+    }
+
+    fn staying_surplus(&self) -> impl Iterator<Item = &Old<'s>> {
+        let stays = |old: &&Old<'_>| old.pod.stopping().is_none() && old.surplus;
+        self.old.iter().filter(stays)
     }
 
     /// The first `limit` of the new pods; those that exist and stay count first.
@@ -469,6 +504,11 @@ impl<'s> Stage<'s> {
                 }
             }
         }
+        for old in self.staying_surplus() {
+            figures.surplus += 1;
+            figures.available += u32::from(self.is_available(old.ready));
+            figures.ready += u32::from(old.ready.is_some());
+        }
         for old in self.live() {
             figures.old += 1;
             figures.available += u32::from(self.is_available(old.ready));
@@ -486,6 +526,8 @@ pub(super) struct Figures {
     pub(super) updated_steady: u32,
     /// Of earlier ones.
     pub(super) old: u32,
+    /// Of the current template, and too many.
+    pub(super) surplus: u32,
     /// Of all templates.
     pub(super) ready: u32,
     pub(super) available: u32,

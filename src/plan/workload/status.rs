@@ -96,7 +96,7 @@ impl Pods {
 
     fn json(&self, workload: &Workload, generation: u64) -> Value {
         let (all, here) = (self.wanted, &self.here);
-        let replicas = here.updated + here.old;
+        let replicas = here.updated + here.surplus + here.old;
         let mut shown = match workload.key.kind {
             WorkloadKind::Deployment => json!({
                 "replicas": replicas,

@@ -19,6 +19,8 @@ mod document_test;
 mod random_test;
 #[path = "room_test.rs"]
 mod room_test;
+#[path = "scale_test.rs"]
+mod scale_test;
 #[path = "standing_test.rs"]
 mod standing_test;
 #[path = "stateful_set_test.rs"]

@@ -1,0 +1,64 @@
+//! Other numbers of pods.
+
+use super::*;
+
+/// Those that are wanted by their numbers, and ready: `+`.
+fn numbers(world: &World) -> String {
+    let live = world.state.pods.values().filter(|p| p.stopping().is_none());
+    let mut all: Vec<String> = live
+        .map(|pod| {
+            let number = pod.spec.key.name.rsplit('-').next().unwrap();
+            let ready = super::super::is_ready(pod);
+            format!("{number}{}", if ready { "+" } else { "" })
+        })
+        .collect();
+    all.sort();
+    all.join(" ")
+}
+
+#[test]
+fn pods_that_are_too_many_serve_until_enough_others_do() {
+    for kind in ["Deployment", "ReplicaSet"] {
+        for (ready, replicas, shown) in [
+            (&[0, 1, 2, 3][..], 2, "0+ 1+"),
+            (&[2, 3], 2, "0 1 2+ 3+"),
+            (&[1, 2, 3], 2, "0 1+ 2+"),
+            (&[2, 3], 1, "0 2+"),
+            (&[3], 3, "0 1 2 3+"),
+            (&[], 2, "0 1"),
+            (&[2, 3], 0, ""),
+        ] {
+            let mut world = World::new();
+            world.read(&document(kind, 'a', 4, ""));
+            for number in ready {
+                let uid = world.uids('a')[*number].clone();
+                world.set_pod_ready(&uid, true);
+            }
+            world.read(&document(kind, 'a', replicas, ""));
+            assert_eq!(numbers(&world), shown, "{kind}: {ready:?} to {replicas}");
+            let serve = ready.len().min(replicas);
+            assert_eq!(world.ready(), serve, "{ready:?} to {replicas}");
+            assert_eq!(world.status()["availableReplicas"], serve);
+            // It comes to rest, as it is.
+            world.gone();
+            world.pass(3_600_000);
+            assert_eq!(numbers(&world), shown, "{kind}: {ready:?} to {replicas}");
+            for uid in world.uids('a') {
+                world.set_pod_ready(&uid, true);
+            }
+            let all: Vec<String> = (0..replicas).map(|number| format!("{number}+")).collect();
+            assert_eq!(numbers(&world), all.join(" "), "{ready:?} to {replicas}");
+        }
+    }
+}
+
+#[test]
+fn a_stateful_set_stops_the_highest_whether_others_serve_or_not() {
+    let mut world = World::new();
+    let more = "  podManagementPolicy: Parallel\n";
+    world.read(&document("StatefulSet", 'a', 2, more));
+    let uid = world.uids('a')[1].clone();
+    world.set_pod_ready(&uid, true);
+    world.read(&document("StatefulSet", 'a', 1, more));
+    assert_eq!(numbers(&world), "0");
+}
