@@ -53,6 +53,21 @@ fn pods_that_are_too_many_serve_until_enough_others_do() {
 }
 
 #[test]
+fn another_strategy_in_a_rollout_lets_the_new_pods_stay() {
+    let mut world = World::new();
+    world.read(&document("Deployment", 'a', 3, ""));
+    world.set_ready('a', true);
+    world.read(&document("Deployment", 'b', 3, ""));
+    world.set_ready('b', true);
+    assert_eq!(world.shown(), "a a a- b");
+    let recreate = "  strategy: {type: Recreate}\n";
+    world.read(&document("Deployment", 'b', 3, recreate));
+    assert_eq!(world.shown(), "a- a- a- b");
+    world.gone();
+    assert_eq!(world.shown(), "b B B");
+}
+
+#[test]
 fn a_stateful_set_stops_the_highest_whether_others_serve_or_not() {
     let mut world = World::new();
     let more = "  podManagementPolicy: Parallel\n";

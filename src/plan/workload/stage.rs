@@ -295,7 +295,8 @@ impl<'s> Stage<'s> {
     fn recreated(&self) -> Vec<&Arc<PodSpec>> {
         match self.is_alone() {
             true => self.first_new(self.new.len()),
-            false => Vec::new(),
+            // The strategy may have been another until now: pods that came then serve.
+            false => self.first_new(0),
         }
     }
 
