@@ -8,6 +8,7 @@
 pub mod cron;
 pub mod job;
 pub(super) mod notice;
+mod progress;
 pub mod retention;
 pub mod revisions;
 mod shown;
@@ -18,14 +19,12 @@ mod trial;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+pub use self::progress::Progress;
 pub use self::shown::Shown;
 
 use self::notice::Scales;
 use self::revisions::Subject;
-use serde::{Deserialize, Serialize};
-
 use super::event::Desired;
-use super::state::Flag;
 use super::stop::Target;
 use super::{Event, NodeFact, NodeState, Notice, PodState, Stamp, Step, Time, Wall, bundle};
 use crate::spec::{PodKey, PodSpec, PodUid, Reason, Workload, WorkloadKey, WorkloadKind};
@@ -54,38 +53,6 @@ pub struct Workloads {
     pub changes: u64,
     /// Grows whenever [`Workloads::rollouts`] has changed.
     pub rollout_changes: u64,
-}
-
-/// How far a document's pods are. All but the figures is kept for an agent restart.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Progress {
-    revision: Arc<str>,
-    /// The number of wanted pods.
-    replicas: usize,
-    /// The best so far: pods of the current template that are there, that were available, and pods of earlier ones that are
-    /// gone.
-    best: (usize, usize, usize),
-    /// Since when it is so.
-    since: Time,
-    /// It was too long without progress.
-    failed: bool,
-    /// All pods are of the current template and available.
-    complete: bool,
-    /// How many pods there are.
-    #[serde(skip)]
-    figures: stage::Figures,
-    /// How many there should be.
-    #[serde(skip)]
-    replicas_here: usize,
-    /// How many pods of the current template were let in.
-    let_in: usize,
-    /// It had failed when another number of pods was asked for: what goes or stays for that is no progress.
-    #[serde(skip)]
-    renumbered: bool,
-    /// Enough pods are available.
-    available: Flag,
-    /// It is complete, or makes progress.
-    progressing: Flag,
 }
 
 impl Workloads {
@@ -153,52 +120,6 @@ impl Workloads {
         let all = self.progress.iter();
         all.map(|(key, progress)| (key.clone(), Progress::clone(progress)))
             .collect()
-    }
-}
-
-impl Progress {
-    fn new(workload: &Workload, now: Stamp) -> Self {
-        let flag = |yes| Flag {
-            yes,
-            since: now.wall,
-        };
-        Self {
-            revision: workload.revision.clone(),
-            replicas: workload.pods.len(),
-            best: (0, 0, 0),
-            since: now.time,
-            failed: false,
-            complete: false,
-            figures: stage::Figures::default(),
-            replicas_here: 0,
-            let_in: 0,
-            renumbered: false,
-            available: flag(false),
-            progressing: flag(true),
-        }
-    }
-
-    /// The file asks for this now.
-    fn asked(&mut self, workload: &Workload, now: Stamp) {
-        let same = self.revision == workload.revision;
-        if same && self.replicas == workload.pods.len() {
-            return;
-        }
-        let fresh = Self::new(workload, now);
-        // Another number is no reason to try again what has failed.
-        let stays_failed = same && self.failed && !workload.rollback;
-        *self = Self {
-            since: if stays_failed { self.since } else { now.time },
-            failed: stays_failed,
-            renumbered: stays_failed,
-            let_in: match same {
-                true => self.let_in.min(workload.pods.len()),
-                false => 0,
-            },
-            available: self.available,
-            progressing: self.progressing,
-            ..fresh
-        };
     }
 }
 

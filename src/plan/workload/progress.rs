@@ -1,0 +1,88 @@
+//! How far the rollout of a document is.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::stage;
+use crate::plan::state::Flag;
+use crate::plan::{Stamp, Time};
+use crate::spec::Workload;
+
+/// How far a document's pods are. All but the figures is kept for an agent restart.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Progress {
+    pub(super) revision: Arc<str>,
+    /// The number of wanted pods.
+    pub(super) replicas: usize,
+    /// The best so far: pods of the current template that are there, that were available, and pods of earlier ones that are
+    /// gone.
+    pub(super) best: (usize, usize, usize),
+    /// Since when it is so.
+    pub(super) since: Time,
+    /// It was too long without progress.
+    pub(super) failed: bool,
+    /// All pods are of the current template and available.
+    pub(super) complete: bool,
+    /// How many pods there are.
+    #[serde(skip)]
+    pub(super) figures: stage::Figures,
+    /// How many there should be.
+    #[serde(skip)]
+    pub(super) replicas_here: usize,
+    /// How many pods of the current template were let in.
+    pub(super) let_in: usize,
+    /// It had failed when another number of pods was asked for: what goes or stays for that is no progress.
+    #[serde(skip)]
+    pub(super) renumbered: bool,
+    /// Enough pods are available.
+    pub(super) available: Flag,
+    /// It is complete, or makes progress.
+    pub(super) progressing: Flag,
+}
+
+impl Progress {
+    pub(super) fn new(workload: &Workload, now: Stamp) -> Self {
+        let flag = |yes| Flag {
+            yes,
+            since: now.wall,
+        };
+        Self {
+            revision: workload.revision.clone(),
+            replicas: workload.pods.len(),
+            best: (0, 0, 0),
+            since: now.time,
+            failed: false,
+            complete: false,
+            figures: stage::Figures::default(),
+            replicas_here: 0,
+            let_in: 0,
+            renumbered: false,
+            available: flag(false),
+            progressing: flag(true),
+        }
+    }
+
+    /// The file asks for this now.
+    pub(super) fn asked(&mut self, workload: &Workload, now: Stamp) {
+        let same = self.revision == workload.revision;
+        if same && self.replicas == workload.pods.len() {
+            return;
+        }
+        let fresh = Self::new(workload, now);
+        // Another number is no reason to try again what has failed.
+        let stays_failed = same && self.failed && !workload.rollback;
+        *self = Self {
+            since: if stays_failed { self.since } else { now.time },
+            failed: stays_failed,
+            renumbered: stays_failed,
+            let_in: match same {
+                true => self.let_in.min(workload.pods.len()),
+                false => 0,
+            },
+            available: self.available,
+            progressing: self.progressing,
+            ..fresh
+        };
+    }
+}
