@@ -30,6 +30,9 @@ pub struct Progress {
     /// How many there should be.
     #[serde(skip)]
     pub(super) replicas_here: usize,
+    /// Its file pauses it.
+    #[serde(default)]
+    pub(super) paused: bool,
     /// How many pods of the current template were let in.
     pub(super) let_in: usize,
     /// It had failed when another number of pods was asked for: what goes or stays for that is no progress.
@@ -56,6 +59,7 @@ impl Progress {
             complete: false,
             figures: stage::Figures::default(),
             replicas_here: 0,
+            paused: workload.paused,
             let_in: 0,
             renumbered: false,
             available: flag(false),
@@ -66,7 +70,12 @@ impl Progress {
     /// The file asks for this now.
     pub(super) fn asked(&mut self, workload: &Workload, now: Stamp) {
         let same = self.revision == workload.revision;
+        let resumed = std::mem::replace(&mut self.paused, workload.paused) && !workload.paused;
         if same && self.replicas == workload.pods.len() {
+            if resumed {
+                // The time of the pause does not count.
+                (self.since, self.failed) = (now.time, false);
+            }
             return;
         }
         let fresh = Self::new(workload, now);

@@ -175,3 +175,30 @@ fn a_failed_rollout_that_has_all_pods_of_a_smaller_number_ends() {
     world.gone();
     assert_eq!(world.shown(), "b");
 }
+
+#[test]
+fn a_rollout_has_its_whole_time_after_a_pause() {
+    let text = |more: &str| {
+        let more = strategy("1", "0") + "  progressDeadlineSeconds: 60\n" + more;
+        document("Deployment", 'b', 2, &more)
+    };
+    for restarts in [false, true] {
+        let mut world = World::new();
+        world.read(&document("Deployment", 'a', 2, ""));
+        world.set_ready('a', true);
+        world.read(&text(""));
+        world.pass(50_000);
+        world.read(&text(PAUSED));
+        world.pass(1_000_000);
+        if restarts {
+            let kept = world.state.workloads.rollouts();
+            world.restart(kept);
+        }
+        world.read(&text(""));
+        world.pass(59_999);
+        let reason = |world: &World| world.status()["conditions"][1]["reason"].clone();
+        assert_eq!(reason(&world), "ReplicaSetUpdated");
+        world.pass(1);
+        assert_eq!(reason(&world), "ProgressDeadlineExceeded");
+    }
+}
