@@ -323,6 +323,11 @@ impl NodeState {
             {
                 (progress.since, progress.failed) = (now.time, false);
             }
+            let subject = match target {
+                Target::Workload(key) => Subject::Workload(key.clone()),
+                Target::Pod(key) => Subject::Pod(key.clone()),
+            };
+            self.workloads.histories.spare(&subject);
         }
         self.workloads.due |= self.workloads.asked.is_some();
     }

@@ -1,6 +1,11 @@
 //! Edits of pods that are taken back.
 
-use super::{DEADLINE_MS, Machine};
+use std::collections::BTreeSet;
+
+use super::{DEADLINE_MS, Machine, deployment};
+use crate::plan::stop::Target;
+use crate::plan::{Event, NodeFact};
+use crate::spec::{PodKey, WorkloadKey, WorkloadKind};
 
 /// A pod; the letter is its variable.
 fn pod(letter: char, more: &str) -> String {
@@ -66,4 +71,45 @@ fn a_pod_is_good_once_it_was_ready_for_a_while() {
     assert_eq!(node.numbers(), "1!");
     node.pass(1);
     assert_eq!(node.numbers(), "1*!");
+}
+
+#[test]
+fn the_time_in_which_it_is_stopped_does_not_count() {
+    let key = WorkloadKey {
+        kind: WorkloadKind::Deployment,
+        namespace: "default".into(),
+        name: "web".into(),
+    };
+    let of_pod = Target::Pod(PodKey::new("default", "web"));
+    let file = |letter| deployment(letter, 1, "");
+    for (target, [good, bad], within_ms) in [
+        (Target::Workload(key), ['a', 'b'].map(file), DEADLINE_MS),
+        (
+            of_pod,
+            ['a', 'b'].map(|letter| pod(letter, TWO_MINUTES)),
+            120_000,
+        ),
+    ] {
+        let targets: BTreeSet<Target> = [target].into();
+        let mut node = Machine::new(&good);
+        node.world.set_ready('a', true);
+        node.pass(10_000);
+        node.save(&bad);
+        node.world.gone();
+        node.pass(within_ms - 10_000);
+        let stop = NodeFact::StopRequested {
+            targets: targets.clone(),
+            grace_ms: None,
+        };
+        node.world.tell(Event::Node(stop));
+        node.world.gone();
+        node.pass(10 * within_ms);
+        node.world
+            .tell(Event::Node(NodeFact::StartRequested { targets }));
+        node.pass(within_ms - 1);
+        assert_eq!(node.note(), "");
+        node.pass(1);
+        node.settle('a');
+        assert_eq!(node.world.shown(), "a");
+    }
 }

@@ -113,7 +113,7 @@ pub struct History {
 /// What is kept of all documents.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Histories {
-    all: BTreeMap<Subject, Box<History>>,
+    pub(super) all: BTreeMap<Subject, Box<History>>,
     /// The boot that it is.
     boot: String,
     /// Since when pods on trial are ready.

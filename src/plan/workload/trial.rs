@@ -12,6 +12,21 @@ use crate::spec::{PodSpec, Reason};
 /// So many pods are named in a sentence.
 const MAX_NAMED: usize = 3;
 
+impl Histories {
+    /// The revision in force has its whole time again.
+    pub(super) fn spare(&mut self, subject: &Subject) {
+        if let Subject::Pod(key) = subject {
+            self.steady.remove(key);
+        }
+        if let Some(history) = self.all.get_mut(subject)
+            && history.trial.take().is_some()
+        {
+            self.changes += 1;
+            self.progress_changes += 1;
+        }
+    }
+}
+
 /// Judges all pods on trial. Returns when the next judgement is due if nothing happens.
 pub(super) fn judge(
     histories: &mut Histories,
@@ -39,6 +54,10 @@ fn one(
     let subject = Subject::Pod(pod.key.clone());
     let history = histories.of(&subject)?;
     let hash = history.revisions.last()?.hash.clone();
+    if state.stops.of(pod).is_some() {
+        histories.steady.remove(&pod.key);
+        return None;
+    }
     let is_good = history.good.as_ref() == Some(&hash);
     if history.is_pending() || is_good && history.trial.is_none() {
         histories.steady.remove(&pod.key);
