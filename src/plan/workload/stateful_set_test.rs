@@ -69,7 +69,8 @@ fn a_stateful_set_is_updated_from_the_highest_number_on_while_all_others_are_ava
 #[test]
 fn a_stateful_set_may_be_updated_several_pods_at_a_time_and_broken_ones_first() {
     let more = "  podManagementPolicy: Parallel\n";
-    let two = format!("{more}  updateStrategy: {{rollingUpdate: {{maxUnavailable: 34%}}}}\n");
+    let two = format!("{more}  updateStrategy: {{rollingUpdate: {{maxUnavailable: 67%}}}}\n");
+    let one = two.replace("67%", "20%");
     let images = |world: &World| {
         let mut all: Vec<_> = (world.state.pods.values())
             .map(|p| (p.spec.key.name.clone(), p.spec.containers[0].image.clone()))
@@ -78,8 +79,8 @@ fn a_stateful_set_may_be_updated_several_pods_at_a_time_and_broken_ones_first() 
         let all = all.into_iter().map(|(_, image)| image);
         all.collect::<Vec<_>>().join(" ")
     };
-    // Two of four, as 34 % are rounded up. Those that are updated stay unready.
-    for (more, expected) in [(more, "a a a b"), (&two, "a a b b")] {
+    // Two of four, as 67 % are rounded down, and one at least. Those that are updated stay unready.
+    for (more, expected) in [(more, "a a a b"), (&two, "a a b b"), (&one, "a a a b")] {
         let mut world = World::new();
         world.read(&document("StatefulSet", 'a', 4, more));
         world.set_ready('a', true);

@@ -70,8 +70,8 @@ pub(super) fn stateful(spec: &Spec, replicas: u32, path: &Path<'_>, report: &Rep
                 let shown = shown(most);
                 report.error(&at, format_args!("Invalid value: {shown}: must not be 0"));
             }
-            // Upstream rounds it up here, unlike that of a Deployment.
-            let unavailable = amount(most, (replicas, true), &at, report);
+            // As upstream's controller does; its documentation says that it rounds up.
+            let unavailable = amount(most, (replicas, false), &at, report);
             Update::InPlace {
                 partition: u32::try_from(partition).unwrap_or(0),
                 unavailable: unavailable.max(1),
