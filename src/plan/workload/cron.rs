@@ -120,10 +120,29 @@ impl CronRecord {
         }
         self.settled.sort_unstable();
         while self.settled.len() > MAX_SETTLED {
-            // The oldest become one.
-            let (from, to) = self.settled.remove(0);
-            self.settled[0] = (from, to.max(self.settled[0].1));
+            let first = self.least(at);
+            let (from, to) = self.settled.remove(first);
+            self.settled[first] = (from, to.max(self.settled[first].1));
         }
+    }
+
+    /// The first of the two stretches that become one: nothing runs between them any more. The present may be at what is
+    /// settled now or at what was settled before it, as the clock may be ahead: what follows on these stays free.
+    fn least(&self, at: i64) -> usize {
+        let presents = [Some(at), self.last_schedule];
+        let first_present = presents.into_iter().flatten().min().unwrap_or(at);
+        if self.settled[1].1 < first_present {
+            // The past.
+            return 0;
+        }
+        let is_present = |(from, to): (i64, i64)| {
+            let mut presents = presents.iter().flatten();
+            presents.any(|present| (from..=to).contains(present))
+        };
+        let pairs = self.settled.windows(2).enumerate();
+        let free = pairs.filter(|(_, pair)| !is_present(pair[0]));
+        let least = free.min_by_key(|(_, pair)| pair[1].0.saturating_sub(pair[0].1));
+        least.map_or(0, |(first, _)| first)
     }
 
     /// So many times after `floor` up to `until`; not more than are many.

@@ -209,6 +209,36 @@ fn a_clock_that_jumps_runs_nothing_twice() {
     assert_eq!(world.minutes(), [-59, 1, 2, 3, days]);
 }
 
+/// A machine whose clock is ahead after each start, until a time server sets it.
+#[test]
+fn a_clock_that_is_ahead_at_each_boot_keeps_no_run_from_its_time() {
+    const MONTH: i64 = 30 * 86_400;
+    let ahead: [(&str, fn(i64) -> i64); 4] = [
+        ("more and more", |boot| (boot + 1) * MONTH),
+        ("less and less", |boot| (50 - boot) * MONTH),
+        ("here and there", |boot| (boot * 7_919 % 41 + 1) * MONTH),
+        ("the same", |boot| 6 * MONTH + boot * 600),
+    ];
+    for (how, ahead) in ahead {
+        let text = document("*/5 * * * *", "  successfulJobsHistoryLimit: 100\n");
+        let mut world = World::at(0);
+        world.read(&text);
+        for boot in 0..40 {
+            world = world.reboot();
+            world.now.wall = Wall((START + ahead(boot)) * 1_000_000);
+            world.read(&text);
+            world.keep();
+            world.finish(0);
+            let right = boot * 600;
+            world.set(right);
+            world.later(300);
+            world.finish(0);
+            let minute = right / 60 + 5;
+            assert!(world.minutes().contains(&minute), "{how}: boot {boot}");
+        }
+    }
+}
+
 #[test]
 fn what_was_missed_while_the_machine_was_off_runs_once_if_its_deadline_allows() {
     for (deadline, expected) in [
