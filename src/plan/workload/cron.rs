@@ -303,7 +303,7 @@ impl Crons {
                 if missed > MANY {
                     say(Reason::TooManyMissedTimes, TOO_MANY.to_owned());
                 }
-                record.settle(at, floor.filter(|_| missed == 1));
+                record.settle(at, floor);
                 record.last_schedule = Some(at);
                 if cron.concurrency == Concurrency::Replace {
                     let active: Vec<i64> = record.active().collect();
@@ -422,7 +422,7 @@ enum Due {
     Nothing,
     /// Something that does not begin, and why.
     Not(Reason, i64, String),
-    /// A run, with the number of times since those that were settled before.
+    /// A run, with the number of times that were missed. `floor`: the one before it was settled then.
     Run {
         at: i64,
         floor: Option<i64>,
@@ -477,8 +477,9 @@ impl CronRecord {
             // Its end is the next moment that matters.
             return (Due::Not(Reason::JobAlreadyActive, at, why.to_owned()), None);
         }
-        let missed = self.missed(cron, floor, seconds);
-        let floor = Some(floor);
+        let reached = cron.deadline_s.map(|most| seconds.saturating_sub(most));
+        let missed = self.missed(cron, reached.map_or(floor, |at| at.max(floor)), seconds);
+        let floor = (self.missed(cron, floor, seconds) == 1).then_some(floor);
         (Due::Run { at, floor, missed }, next)
     }
 }

@@ -209,6 +209,29 @@ fn a_clock_that_jumps_runs_nothing_twice() {
     assert_eq!(world.minutes(), [-59, 1, 2, 3, days]);
 }
 
+#[test]
+fn times_that_are_missed_count_as_far_as_the_deadline_reaches() {
+    for (deadline, many) in [("", true), ("  startingDeadlineSeconds: 200\n", false)] {
+        let mut world = World::at(30);
+        world.read(&document("* * * * *", deadline));
+        world.set(3 * 86_400 + 30);
+        let said = world.said();
+        let warned = said
+            .iter()
+            .any(|said| said.starts_with("TooManyMissedTimes"));
+        assert_eq!(
+            (world.minutes(), warned),
+            (vec![3 * 1440], many),
+            "{deadline}"
+        );
+        // What was missed before that is free if the clock goes back.
+        world.finish(0);
+        world.set(100);
+        world.later(60);
+        assert_eq!(world.minutes(), [2, 3 * 1440], "{deadline}");
+    }
+}
+
 /// A machine whose clock is ahead after each start, until a time server sets it.
 #[test]
 fn a_clock_that_is_ahead_at_each_boot_keeps_no_run_from_its_time() {

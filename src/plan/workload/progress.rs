@@ -89,6 +89,8 @@ impl Progress {
                 true => self.let_in.min(workload.pods.len()),
                 false => 0,
             },
+            // What came to its end does not begin again.
+            complete: same && self.complete,
             available: self.available,
             progressing: self.progressing,
             ..fresh

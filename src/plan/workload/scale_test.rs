@@ -77,3 +77,29 @@ fn a_stateful_set_stops_the_highest_whether_others_serve_or_not() {
     world.read(&document("StatefulSet", 'a', 1, more));
     assert_eq!(numbers(&world), "0");
 }
+
+#[test]
+fn more_pods_than_there_is_room_for_are_no_rollout_that_fails() {
+    let mut world = World::new();
+    world.read(&document("Deployment", 'a', 2, ""));
+    world.set_ready('a', true);
+    let progressing = |world: &World| {
+        let condition = &world.status()["conditions"][1];
+        let [status, reason] = ["status", "reason"].map(|field| condition[field].clone());
+        format!("{} {}", status.as_str().unwrap(), reason.as_str().unwrap())
+    };
+    assert_eq!(progressing(&world), "True NewReplicaSetAvailable");
+    world.read(&document("Deployment", 'a', 3, ""));
+    world.pass(1_000_000);
+    assert_eq!(world.shown(), "a a A");
+    assert_eq!(progressing(&world), "True NewReplicaSetAvailable");
+    assert_eq!(world.status()["unavailableReplicas"], 1);
+    // A new template is a rollout again; old pods that do not work count, as upstream.
+    world.read(&document("Deployment", 'b', 3, "  paused: true\n"));
+    assert_eq!(progressing(&world), "Unknown DeploymentPaused");
+    world.read(&document("Deployment", 'b', 3, ""));
+    assert_eq!(world.shown(), "a a A B");
+    assert_eq!(world.status()["unavailableReplicas"], 2);
+    world.pass(1_000_000);
+    assert_eq!(progressing(&world), "False ProgressDeadlineExceeded");
+}

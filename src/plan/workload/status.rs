@@ -103,7 +103,7 @@ impl Pods {
                 "updatedReplicas": here.updated,
                 "readyReplicas": here.ready,
                 "availableReplicas": here.available,
-                "unavailableReplicas": all.saturating_sub(here.available),
+                "unavailableReplicas": replicas.saturating_sub(here.available),
                 "conditions": self.conditions(&workload.key),
             }),
             WorkloadKind::ReplicaSet | WorkloadKind::ReplicationController => json!({
@@ -172,9 +172,13 @@ impl Pods {
                 format!("Deployment {name:?} is progressing."),
             ),
         };
+        let mut progressing = condition("Progressing", flag, progressing);
+        if matches!(self.rollout, Rollout::Paused) {
+            progressing["status"] = json!("Unknown");
+        }
         json!([
             condition("Available", self.available, available),
-            condition("Progressing", flag, progressing),
+            progressing
         ])
     }
 }
