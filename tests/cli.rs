@@ -142,6 +142,52 @@ fn validate_exits_with_one_on_errors() {
 }
 
 #[test]
+fn validate_says_what_would_show_only_on_a_node() {
+    let dir = std::env::temp_dir().join(format!("coracle-validate-more-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).expect("a temporary folder");
+    let file = |name: &str, content: &str| {
+        let path = dir.join(name);
+        std::fs::write(&path, content).expect("written");
+        path.to_str().expect("utf-8").to_owned()
+    };
+    let pod = |name: &str, spec: &str, port: &str| {
+        format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec: {{{spec}containers: [{{name: c, image: i, ports: \
+             [{{containerPort: 80{port}}}]}}]}}\n"
+        )
+    };
+    let web = file("web.yaml", &pod("web", "", ", hostPort: 8080"));
+    let pinned = "nodeSelector: {kubernetes.io/hostname: some-other-node}, ";
+    let other = file("other.yaml", &pod("other", pinned, ", hostPort: 8080"));
+    let again = file("web-again.yaml", &pod("web", "", ""));
+    std::fs::create_dir(dir.join("empty")).expect("made");
+    std::fs::create_dir(dir.join("empty/inside")).expect("made");
+    let empty = dir.join("empty");
+    let warned = coracle(&["validate", &web, &other]);
+    let clash = coracle(&["validate", &web, &again]);
+    let outer = coracle(&["validate", empty.to_str().expect("utf-8")]);
+    std::fs::remove_dir_all(&dir).expect("removed");
+    assert!(warned.status.success());
+    let said = text(&warned.stdout);
+    for words in [
+        "pod default/other: its hostPort 8080/TCP is that of pod default/web, too",
+        "pod default/other: its nodeSelector or affinity does not match this machine",
+    ] {
+        assert_eq!(said.matches(words).count(), 1, "{words}: {said}");
+    }
+    assert_eq!(clash.status.code(), Some(1));
+    let why = "pod `default/web` is already defined by `web.yaml`";
+    assert!(text(&clash.stdout).contains(why), "{}", text(&clash.stdout));
+    assert_eq!(outer.status.code(), Some(3));
+    let hint = "folders inside are not read: name them";
+    assert!(
+        text(&outer.stderr).contains(hint),
+        "{}",
+        text(&outer.stderr)
+    );
+}
+
+#[test]
 fn settings_are_checked_and_printed_without_an_agent() {
     let folder = std::env::temp_dir().join(format!("coracle-cli-config-{}", std::process::id()));
     std::fs::create_dir_all(folder.join("d")).expect("temp dir");

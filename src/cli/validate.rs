@@ -18,10 +18,11 @@ use crate::spec::PodSecurity;
 use crate::spec::conflicts::{self, conflicts};
 use crate::spec::convert::{self, ConvertContext, Documents};
 use crate::spec::encrypted::{self, Opened, Outcome};
+use crate::spec::host_ports::{HostPort, host_ports};
 use crate::spec::placement::node_labels;
 use crate::spec::priority::{Others, PriorityClasses};
 use crate::spec::workload::cron;
-use crate::spec::{PodSpec, after, is_manifest_file};
+use crate::spec::{PodKey, PodSpec, after, is_manifest_file};
 use crate::sys::zone;
 use crate::types::{Gather, InOrder};
 
@@ -182,6 +183,29 @@ fn add_elsewhere(node: &Node, reports: &mut [(Report, Documents)]) {
     }
 }
 
+/// Warns of pods that need a port of the node which another one of the files has: only one of them can run.
+fn add_shared_ports(reports: &mut [(Report, Documents)]) {
+    let mut taken: BTreeMap<u16, Vec<(HostPort, PodKey)>> = BTreeMap::new();
+    for (report, defined) in reports {
+        for pod in &defined.pods {
+            for port in host_ports(pod) {
+                let others = taken.entry(port.number).or_default();
+                let mut owners = others.iter().filter(|(other, _)| other.overlaps(&port));
+                if let Some((_, owner)) = owners.find(|(_, owner)| *owner != pod.key) {
+                    let (file, number, protocol) = (&report.file, port.number, port.protocol);
+                    report.warnings.push(format!(
+                        "{file}: pod {}: its hostPort {number}/{} is that of pod {owner}, too: only one of them can run",
+                        pod.key,
+                        protocol.as_str()
+                    ));
+                    continue;
+                }
+                others.push((port, pod.key.clone()));
+            }
+        }
+    }
+}
+
 /// Reports objects that an earlier file of the directory defines already: the agent takes the first one.
 fn add_conflicts(reports: &mut [(Report, Documents)]) {
     for index in 1..reports.len() {
@@ -222,6 +246,7 @@ pub(super) fn run(args: &ValidateArgs) -> Result<ExitCode> {
         }
         add_classes(level, &mut reports[begin..]);
         add_conflicts(&mut reports[begin..]);
+        add_shared_ports(&mut reports[begin..]);
     }
     add_circles(&mut reports);
     add_elsewhere(&node, &mut reports);

@@ -98,11 +98,7 @@ impl ImageStore {
     }
 
     /// Removes these images with their names, except preloaded ones, and what damaged images leave unless they are in use.
-    pub fn discard(
-        &self,
-        ids: &[String],
-        in_use: &BTreeSet<String>,
-    ) -> Result<Pruned, ImageError> {
+    pub fn discard(&self, ids: &[String], in_use: &BTreeSet<String>) -> Result<Pruned, ImageError> {
         let _lock = self.lock()?;
         self.collect_downloads(IDLE_UNDER_PRESSURE_SECONDS);
         self.remove_damaged(in_use)?;
@@ -154,9 +150,9 @@ impl ImageStore {
             let damaged = matches!(read_json::<Record>(&path), Err(ImageError::Json { .. }));
             let hex = path.file_stem().and_then(|stem| stem.to_str());
             let id = hex.map(|hex| format!("sha256:{hex}"));
-            ids.extend(id.filter(|id| {
-                damaged && *path == self.record_path(id) && !in_use.contains(id)
-            }));
+            ids.extend(
+                id.filter(|id| damaged && *path == self.record_path(id) && !in_use.contains(id)),
+            );
         }
         self.remove_named(&ids)?;
         for id in &ids {

@@ -8,7 +8,11 @@ use super::*;
 /// A store with images `a:1` and `b:1`, the record or config of the second damaged, and its id.
 fn damaged(room: &Room, config: bool) -> (ImageStore, String) {
     room.import(&room.image("a", "a:1", "a")).unwrap();
-    let id = room.import(&room.image("b", "b:1", "b")).unwrap().remove(0).id;
+    let id = room
+        .import(&room.image("b", "b:1", "b"))
+        .unwrap()
+        .remove(0)
+        .id;
     let store = room.store();
     let path = match config {
         true => store.blob_path(&id),
@@ -100,7 +104,11 @@ fn what_cannot_be_removed_keeps_nothing_from_working() {
         fs::create_dir(store.dir().join("tmp/1-0")).unwrap();
         assert!(store.remove_leftovers().is_err(), "it is reported");
         assert!(!store.dir().join("tmp/1-0").exists(), "the others are gone");
-        let a = room.import(&room.image("a", "a:1", "a")).unwrap().remove(0).id;
+        let a = room
+            .import(&room.image("a", "a:1", "a"))
+            .unwrap()
+            .remove(0)
+            .id;
         assert_eq!(names(&store), [A]);
         let pruned = store.prune(&BTreeSet::new(), true).unwrap();
         assert_eq!(pruned.deleted, [a]);

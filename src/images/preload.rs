@@ -182,7 +182,10 @@ pub(super) fn names_lost(store: &ImageStore, refs: &[PathBuf]) -> Result<(), Ima
     let mut any = false;
     for entry in entries.values_mut() {
         let gave = |name: &String| refs.contains(&store.reference_path(name));
-        let lost = entry.names.as_ref().is_none_or(|names| names.iter().any(gave));
+        let lost = entry
+            .names
+            .as_ref()
+            .is_none_or(|names| names.iter().any(gave));
         any |= lost && !entry.again;
         entry.again |= lost;
     }

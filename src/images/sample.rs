@@ -83,11 +83,7 @@ impl Layout {
     pub(crate) fn new(dir: &Path) -> Self {
         let _ = fs::remove_dir_all(dir);
         fs::create_dir_all(dir.join("blobs/sha256")).unwrap();
-        fs::write(
-            dir.join("oci-layout"),
-            r#"{"imageLayoutVersion":"1.0.0"}"#,
-        )
-        .unwrap();
+        fs::write(dir.join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#).unwrap();
         Self(dir.to_owned())
     }
 

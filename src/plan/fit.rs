@@ -2,11 +2,11 @@
 //! `pkg/kubelet/lifecycle`).
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 
 use super::hold::Rejection;
 use super::{NodeState, PodState};
-use crate::spec::{AppArmor, PodSpec, Protocol, Reason, sysctl};
+use crate::spec::host_ports::{HostPort, host_ports};
+use crate::spec::{AppArmor, PodSpec, Reason, sysctl};
 
 /// The label with the operating system of a node or pod.
 const OS: &str = "kubernetes.io/os";
@@ -110,34 +110,4 @@ pub(super) fn failed(predicate: Reason, why: &str) -> Rejection {
         reason: predicate,
         message: format!("Predicate {predicate} failed: {why}"),
     }
-}
-
-/// A port of the node.
-pub(super) struct HostPort {
-    protocol: Protocol,
-    /// `None`: on all addresses.
-    ip: Option<IpAddr>,
-    number: u16,
-}
-
-impl HostPort {
-    fn overlaps(&self, other: &Self) -> bool {
-        let ips = match (self.ip, other.ip) {
-            (Some(one), Some(other)) => one == other,
-            (None, _) | (_, None) => true,
-        };
-        ips && (self.protocol, self.number) == (other.protocol, other.number)
-    }
-}
-
-/// The node ports that a pod needs.
-fn host_ports(pod: &PodSpec) -> impl Iterator<Item = HostPort> {
-    let ports = pod.lasting_containers().flat_map(|c| &c.ports);
-    ports.filter_map(|port| {
-        Some(HostPort {
-            protocol: port.protocol,
-            ip: port.host_ip.filter(|ip| !ip.is_unspecified()),
-            number: port.host_port?,
-        })
-    })
 }

@@ -20,6 +20,7 @@ pub mod convert;
 pub mod encrypted;
 pub mod ephemeral;
 pub mod expand;
+pub mod host_ports;
 pub mod huge_pages;
 pub mod image_name;
 pub mod lifecycle;

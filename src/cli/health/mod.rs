@@ -169,7 +169,11 @@ mod tests {
         ] {
             let status = json!({ "path": path, "state": state, "errors": ["why"] });
             let file = of_file(&status);
-            assert_eq!((file.may_require, &*file.error), (expected, "why"), "{path:?}");
+            assert_eq!(
+                (file.may_require, &*file.error),
+                (expected, "why"),
+                "{path:?}"
+            );
         }
     }
 }

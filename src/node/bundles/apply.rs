@@ -409,10 +409,7 @@ mod tests {
             ..State::default()
         };
         folder.commit(&state).unwrap();
-        assert_eq!(
-            current(&dir, "site").unwrap(),
-            Some((1, Record::default()))
-        );
+        assert_eq!(current(&dir, "site").unwrap(), Some((1, Record::default())));
         std::fs::write(dir.join("site/1/bundle.json"), "{").unwrap();
         assert!(current(&dir, "site").unwrap().is_none());
         std::fs::write(dir.join("site/state.json"), "{").unwrap();

@@ -86,9 +86,7 @@ fn on_disk(
     if let Ok(state) = &made
         && let Err(error) = folder.clean(state)
     {
-        tracing::warn!(
-            "could not remove former generations of bundle `{name}`: {error}, going on"
-        );
+        tracing::warn!("could not remove former generations of bundle `{name}`: {error}, going on");
     }
     let moved = made.is_ok() || folder.state().ok() != Some(before);
     (made, moved)

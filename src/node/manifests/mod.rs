@@ -555,7 +555,8 @@ impl Manifests {
         let clean = |entry: &Entry| {
             entry.errors.is_empty() && entry.conflicts.is_empty() && entry.unsettled.is_none()
         };
-        let all_listed = self.unreadable.is_none() && self.beyond.is_none() && self.hidden.is_empty();
+        let all_listed =
+            self.unreadable.is_none() && self.beyond.is_none() && self.hidden.is_empty();
         all_listed && self.entries.values().all(clean)
     }
 }

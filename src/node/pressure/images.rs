@@ -173,7 +173,11 @@ mod tests {
         let _ = fs::remove_dir_all(&dir);
         let store = ImageStore::open(&dir).unwrap();
         let (old, new) = (dir.join("pulls/old"), dir.join("pulls/new"));
-        for (goal, stays) in [(Goal::Age, true), (Goal::Bytes(1), false), (Goal::All, false)] {
+        for (goal, stays) in [
+            (Goal::Age, true),
+            (Goal::Bytes(1), false),
+            (Goal::All, false),
+        ] {
             fs::create_dir_all(&old).unwrap();
             fs::create_dir_all(&new).unwrap();
             let long_ago = SystemTime::UNIX_EPOCH;
