@@ -6,7 +6,7 @@ use super::archive::Archive;
 use super::digest;
 use super::error::ImageError;
 use super::name;
-use super::oci::{self, ConfigFile, Descriptor, Document, MAX_CONFIG_BYTES, Platform};
+use super::oci::{self, CONFIGS, ConfigFile, Descriptor, Document, MAX_CONFIG_BYTES, Platform};
 use super::signatures;
 use super::trust::Signature;
 use crate::types::InOrder;
@@ -236,6 +236,8 @@ impl<'a> ImageSearch<'a> {
     /// The best image for the platform below a manifest or index.
     pub(crate) fn below(&mut self, digest: &str, size: u64) -> Result<Option<Found>, ImageError> {
         let at = Descriptor {
+            media_type: String::new(),
+            artifact_type: None,
             digest: digest.to_owned(),
             size,
             platform: None,
@@ -273,6 +275,9 @@ impl Search<'_> {
                 unit: "levels",
             });
         }
+        if oci::is_artifact(at.artifact_type.as_deref(), false) {
+            return Ok(None);
+        }
         let mut fitness = 1;
         if let Some(platform) = at.platform.as_ref().filter(|p| !p.architecture.is_empty()) {
             fitness = platform.fitness(&self.own);
@@ -287,6 +292,9 @@ impl Search<'_> {
         let bytes = blob(self.archive, at, "manifest")?;
         let what = format!("manifest {}", at.digest);
         let document: Document = oci::parse(&bytes, &what)?;
+        if document.is_artifact() {
+            return Ok(None);
+        }
         if let Some(manifests) = document.manifests {
             return self.best_of(&manifests, at, depth);
         }
@@ -296,7 +304,7 @@ impl Search<'_> {
                 why: "it is neither an index nor a manifest with config and layers".to_owned(),
             });
         };
-        self.image(bytes, &config, layers, fitness)
+        self.image(bytes, (&config, layers), (fitness, at.states_platform()))
     }
 
     fn best_of(
@@ -332,16 +340,22 @@ impl Search<'_> {
     fn image(
         &mut self,
         manifest: Vec<u8>,
-        config: &Descriptor,
-        layers: Vec<Descriptor>,
-        fitness: u32,
+        (config, layers): (&Descriptor, Vec<Descriptor>),
+        (fitness, stated): (u32, bool),
     ) -> Result<Option<(u32, Found)>, ImageError> {
         let what = format!("config {}", config.digest);
         let bytes = blob(self.archive, config, "config")?;
         check_length(&bytes, &what)?;
-        let file: ConfigFile = oci::parse(&bytes, &what)?;
+        let file: ConfigFile = match oci::parse(&bytes, &what) {
+            // The config of an artifact.
+            Err(_) if !config.media_type.is_empty() && !CONFIGS.contains(&&*config.media_type) => {
+                return Ok(None);
+            }
+            other => other?,
+        };
         let platform = file.platform();
-        if platform.fitness(&self.own) == 0 {
+        // What an index states decides, whatever the config says, as in containerd.
+        if !stated && platform.fitness(&self.own) == 0 {
             self.available.push(platform.shown());
             return Ok(None);
         }
@@ -487,3 +501,7 @@ fn too_many() -> ImageError {
         unit: "manifests",
     }
 }
+
+#[cfg(test)]
+#[path = "contents_test.rs"]
+mod tests;

@@ -31,6 +31,7 @@ mod progress;
 mod recipe;
 pub mod registry;
 #[cfg(test)]
+#[path = "sample_test.rs"]
 pub(crate) mod sample;
 mod save;
 mod signatures;

@@ -90,6 +90,10 @@ fn usable(path: &str) -> Option<PathBuf> {
 /// A descriptor: the digest, size and type of a blob.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Descriptor {
+    #[serde(default, rename = "mediaType")]
+    pub(crate) media_type: String,
+    #[serde(default, rename = "artifactType")]
+    pub(crate) artifact_type: Option<String>,
     pub(crate) digest: String,
     pub(crate) size: u64,
     #[serde(default)]
@@ -118,6 +122,36 @@ pub(crate) struct Document {
     pub(crate) config: Option<Descriptor>,
     #[serde(default)]
     pub(crate) layers: Option<Vec<Descriptor>>,
+    #[serde(default, rename = "artifactType")]
+    artifact_type: Option<String>,
+    #[serde(default)]
+    subject: Option<Ignored>,
+}
+
+/// What the configs of images are called.
+pub(crate) const CONFIGS: [&str; 2] = [
+    "application/vnd.oci.image.config.v1+json",
+    "application/vnd.docker.container.image.v1+json",
+];
+
+/// Whether what states these types is not an image, but an artifact, as a chart or what is known about an image
+/// (`subject`). It may lie beside images in an index.
+pub(crate) fn is_artifact(artifact_type: Option<&str>, has_subject: bool) -> bool {
+    has_subject || artifact_type.is_some_and(|kind| !kind.is_empty())
+}
+
+impl Document {
+    pub(crate) fn is_artifact(&self) -> bool {
+        is_artifact(self.artifact_type.as_deref(), self.subject.is_some())
+    }
+}
+
+impl Descriptor {
+    /// Whether it states a platform.
+    pub(crate) fn states_platform(&self) -> bool {
+        let stated = self.platform.as_ref();
+        stated.is_some_and(|platform| !platform.architecture.is_empty())
+    }
 }
 
 /// An image's config file.

@@ -177,9 +177,11 @@ pub(super) fn drop_of(store: &ImageStore, pull: &Path) -> bool {
         let name = entry.file_name();
         key.is_some_and(|key| name.to_str().is_some_and(|name| of_key(name, key)))
     });
-    own.map(|entry| entry.path())
-        .map(|path| hold(&path).is_some_and(|_lock| tree::remove(&path).is_ok()))
-        .fold(true, |all, gone| all && gone)
+    let mut all_gone = true;
+    for path in own.map(|entry| entry.path()) {
+        all_gone &= hold(&path).is_some_and(|_lock| tree::remove(&path).is_ok());
+    }
+    all_gone
 }
 
 /// Locks a directory, unless another process has.

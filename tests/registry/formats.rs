@@ -172,7 +172,7 @@ fn of_several_platforms_the_best_one_is_chosen_whatever_type_the_server_gives() 
     let v7 = shelf.image("arm", Some("v7"), "v7");
     let mut attestation = shelf.image(arch(), None, "attestation");
     attestation["platform"] = json!({ "architecture": "unknown", "os": "unknown" });
-    // The index says what the config denies.
+    // The index says what the config denies, and decides.
     let mut liar = shelf.image("s390x", None, "liar");
     liar["platform"] = json!({ "architecture": "arm", "os": "linux", "variant": "v7" });
     let index = |manifests: &[&Value]| json!({ "schemaVersion": 2, "manifests": manifests });
@@ -188,7 +188,7 @@ fn of_several_platforms_the_best_one_is_chosen_whatever_type_the_server_gives() 
         ("all", Some("linux/arm/v7"), Ok("v7")),
         ("all", Some("linux/arm/v6"), Ok("v6")),
         ("old", Some("arm"), Ok("v6")),
-        ("liar", Some("arm"), Ok("v6")),
+        ("liar", Some("arm"), Ok("liar")),
         ("nested", Some("arm"), Ok("v7")),
         ("arm", None, Err("it has linux/arm/v6, linux/arm/v7")),
         ("arm", Some("arm64"), Err("no image for linux/arm64/v8")),

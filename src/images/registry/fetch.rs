@@ -141,7 +141,9 @@ fn fetch(
         Some(_) => &found.manifest,
         None => &top,
     };
-    folder.describe(&top.digest, top.bytes.len(), media_type(&top.bytes))?;
+    let chosen = request.platform.as_ref().map(|_| &platform);
+    let described = (top.digest.as_str(), top.bytes.len());
+    folder.describe(described, media_type(&top.bytes), chosen)?;
     let path = folder.path().to_owned();
     report(Line::Resolved { folder: path }).map_err(|_| ImageError::Abandoned)?;
     let folder = Arc::new(folder);

@@ -117,16 +117,20 @@ impl PullFolder {
         replace(&path, &list, 0o600, Durability::PowerCut).map_err(io_error("write", &path))
     }
 
-    /// Makes the folder an OCI layout with one manifest or index at its top. Its layers may come later.
+    /// Makes the folder an OCI layout with one manifest or index at its top. Its layers may come later. `chosen`: the
+    /// platform that the manifest was chosen for from an index, which is left out.
     pub(super) fn describe(
         &self,
-        digest: &str,
-        size: usize,
+        (digest, size): (&str, usize),
         media_type: &str,
+        chosen: Option<&Platform>,
     ) -> Result<(), ImageError> {
-        self.complete_with(&[
-            serde_json::json!({ "mediaType": media_type, "digest": digest, "size": size }),
-        ])
+        let mut entry =
+            serde_json::json!({ "mediaType": media_type, "digest": digest, "size": size });
+        if let Some(chosen) = chosen {
+            entry["platform"] = serde_json::json!(chosen);
+        }
+        self.complete_with(&[entry])
     }
 
     /// The same with these descriptors at its top.

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use super::super::digest;
 use super::super::error::ImageError;
 use super::super::name::is_digest;
-use super::super::oci::{self, ConfigFile, MAX_CONFIG_BYTES, Platform};
+use super::super::oci::{self, CONFIGS, ConfigFile, MAX_CONFIG_BYTES, Platform, is_artifact};
 use super::super::store::ImageStore;
 use super::blob::Blob;
 use super::error::FetchError;
@@ -35,11 +35,6 @@ pub(super) const ACCEPT: &str = "application/vnd.oci.image.index.v1+json, \
                                  application/vnd.docker.distribution.manifest.list.v2+json, \
                                  application/vnd.docker.distribution.manifest.v2+json";
 
-const CONFIGS: [&str; 2] = [
-    "application/vnd.oci.image.config.v1+json",
-    "application/vnd.docker.container.image.v1+json",
-];
-
 /// A manifest, or an index, as it was received.
 #[derive(Debug, Clone)]
 pub(super) struct Raw {
@@ -65,6 +60,16 @@ pub(super) struct Descriptor {
     size: u64,
     #[serde(default)]
     platform: Option<Platform>,
+    #[serde(default)]
+    artifact_type: Option<String>,
+}
+
+impl Descriptor {
+    /// The platform that it states.
+    fn stated(&self) -> Option<&Platform> {
+        let stated = self.platform.as_ref();
+        stated.filter(|platform| !platform.architecture.is_empty())
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -80,6 +85,19 @@ pub(super) struct Document {
     pub(super) layers: Option<Vec<Descriptor>>,
     #[serde(default)]
     fs_layers: Option<serde::de::IgnoredAny>,
+    #[serde(default)]
+    artifact_type: Option<String>,
+    #[serde(default)]
+    subject: Option<serde::de::IgnoredAny>,
+}
+
+impl Document {
+    /// Whether it is not the manifest of an image: it may lie beside some in an index.
+    fn is_artifact(&self) -> bool {
+        let kind = self.config.as_ref().map(|config| &*config.media_type);
+        let other = kind.is_some_and(|kind| !kind.is_empty() && !CONFIGS.contains(&kind));
+        other || is_artifact(self.artifact_type.as_deref(), self.subject.is_some())
+    }
 }
 
 /// Finds the image of a platform.
@@ -90,6 +108,8 @@ pub(super) struct Search<'a> {
     pub(super) platform: &'a Platform,
     fetched: usize,
     available: Vec<String>,
+    /// Whether there were artifacts in place of images.
+    passed_over: bool,
 }
 
 impl<'a> Search<'a> {
@@ -106,14 +126,18 @@ impl<'a> Search<'a> {
             platform,
             fetched: 0,
             available: Vec::new(),
+            passed_over: false,
         }
     }
 
     /// The best image below a manifest or index.
     pub(super) fn run(mut self, top: &Raw) -> Result<Resolved, FetchError> {
         self.keep(top)?;
-        if let Some(found) = self.best(top, 0)? {
+        if let Some(found) = self.best(top, (0, false))? {
             return Ok(found);
+        }
+        if self.available.is_empty() && self.passed_over {
+            return Err(self.no_image("it has artifacts, but no image"));
         }
         self.available.order();
         self.available.dedup();
@@ -157,8 +181,18 @@ impl<'a> Search<'a> {
         }
     }
 
-    fn best(&mut self, raw: &Raw, depth: usize) -> Result<Option<Resolved>, FetchError> {
+    /// The best image below a manifest or index, that many indexes deep. `stated`: its index says that it is for this
+    /// platform.
+    fn best(
+        &mut self,
+        raw: &Raw,
+        (depth, stated): (usize, bool),
+    ) -> Result<Option<Resolved>, FetchError> {
         let document = self.read(raw)?;
+        if depth > 0 && document.is_artifact() {
+            self.passed_over = true;
+            return Ok(None);
+        }
         if let Some(manifests) = document.manifests {
             return self.best_of(&manifests, depth);
         }
@@ -167,7 +201,7 @@ impl<'a> Search<'a> {
                 self.no_image("its manifest has neither config and layers nor other manifests")
             );
         };
-        self.image(raw, &config, layers)
+        self.image(raw, (&config, layers), stated)
     }
 
     fn best_of(
@@ -179,8 +213,13 @@ impl<'a> Search<'a> {
             return Err(self.no_image(&format!("its indexes are nested {MAX_DEPTH} times")));
         }
         for descriptor in ranked(manifests, self.platform, |other| self.note(other)) {
+            if is_artifact(descriptor.artifact_type.as_deref(), false) {
+                self.passed_over = true;
+                continue;
+            }
             let raw = self.small(descriptor, "manifest", MAX_MANIFEST_BYTES)?;
-            if let Some(found) = self.best(&raw, depth + 1)? {
+            let stated = descriptor.stated().is_some();
+            if let Some(found) = self.best(&raw, (depth + 1, stated))? {
                 return Ok(Some(found));
             }
         }
@@ -190,8 +229,8 @@ impl<'a> Search<'a> {
     fn image(
         &mut self,
         raw: &Raw,
-        config: &Descriptor,
-        layers: Vec<Descriptor>,
+        (config, layers): (&Descriptor, Vec<Descriptor>),
+        stated: bool,
     ) -> Result<Option<Resolved>, FetchError> {
         if !config.media_type.is_empty() && !CONFIGS.contains(&config.media_type.as_str()) {
             let kind = shorten(&config.media_type);
@@ -207,7 +246,8 @@ impl<'a> Search<'a> {
         let what = format!("config {}", config.digest);
         let file: ConfigFile = oci::parse(&small.bytes, &what)?;
         let platform = file.platform();
-        if platform.fitness(self.platform) == 0 {
+        // What an index states decides, whatever the config says, as in containerd.
+        if !stated && platform.fitness(self.platform) == 0 {
             self.note(&platform);
             return Ok(None);
         }
@@ -363,8 +403,7 @@ pub(super) fn ranked<'a>(
 ) -> Vec<&'a Descriptor> {
     let mut ranked: Vec<(u32, &Descriptor)> = Vec::new();
     for descriptor in manifests {
-        let stated = descriptor.platform.as_ref();
-        let stated = stated.filter(|p| !p.architecture.is_empty());
+        let stated = descriptor.stated();
         let fitness = stated.map_or(1, |stated| stated.fitness(platform));
         if fitness > 0 {
             ranked.push((fitness, descriptor));
