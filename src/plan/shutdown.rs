@@ -152,6 +152,7 @@ impl NodeState {
             turn_since: now.time,
             ended: None,
         });
+        self.workloads.jobs.shut_down();
         self.take_turns(now, out);
     }
 

@@ -227,8 +227,9 @@ fn times_that_are_missed_count_as_far_as_the_deadline_reaches() {
         // What was missed before that is free if the clock goes back.
         world.finish(0);
         world.set(100);
+        world.finish(0);
         world.later(60);
-        assert_eq!(world.minutes(), [2, 3 * 1440], "{deadline}");
+        assert_eq!(world.minutes(), [1, 2, 3 * 1440], "{deadline}");
     }
 }
 
@@ -254,7 +255,7 @@ fn a_clock_that_is_ahead_at_each_boot_keeps_no_run_from_its_time() {
             world.finish(0);
             let right = boot * 600;
             world.set(right);
-            world.later(300);
+            world.later(310);
             world.finish(0);
             let minute = right / 60 + 5;
             assert!(world.minutes().contains(&minute), "{how}: boot {boot}");

@@ -8,6 +8,7 @@
 //!                                            └ too often, or a rule says so ─► the Job has failed, its pods stop
 //! ```
 
+mod boots;
 mod outcome;
 mod ranges;
 mod status;
@@ -69,6 +70,14 @@ pub struct JobRecord {
     /// With a limit for each index: when the newest failure of each open one was.
     #[serde(default)]
     index_failed_at: BTreeMap<u32, Time>,
+    /// The newest pods of open indexes that were let in.
+    #[serde(default)]
+    begun: BTreeMap<u32, boots::Begun>,
+    /// For how long it was active as it was noted last, in milliseconds, and how much of that in earlier boots.
+    #[serde(default)]
+    active_ms: u64,
+    #[serde(default)]
+    former_ms: u64,
     /// How it ended.
     ended: Option<End>,
 }
@@ -160,14 +169,7 @@ impl Jobs {
         for (key, record) in kept {
             let mut record = record.clone();
             if rebooted {
-                record.failed_at = record.failed_at.map(|_| now.time);
-                for at in record.index_failed_at.values_mut() {
-                    *at = now.time;
-                }
-                let ended = record.ended.as_mut().map(|ended| &mut ended.at);
-                for stamp in record.started.as_mut().into_iter().chain(ended) {
-                    stamp.time = now.time;
-                }
+                record.rebooted(now);
             }
             self.records.insert(key.clone(), record);
         }
@@ -178,6 +180,13 @@ impl Jobs {
         let all = self.records.iter();
         all.map(|(key, record)| (key.clone(), record.clone()))
             .collect()
+    }
+
+    /// The node shuts down.
+    pub(in crate::plan) fn shut_down(&mut self) {
+        let all = self.records.values_mut();
+        let changed = all.fold(false, |any, record| record.shut_down() || any);
+        self.changes += u64::from(changed);
     }
 
     /// How and when this one has ended, if it has.
@@ -248,6 +257,7 @@ impl Jobs {
         let own = own(state, workload);
         let had_ended = record.ended.is_some();
         let suspended = job.suspended || state.stops.has_workload(&workload.key);
+        record.count_cuts(job, now);
         record.count(job, &own, now);
         if record.ended.is_none() {
             record.started = match suspended {
@@ -266,7 +276,10 @@ impl Jobs {
                 record.count_removed(&own);
             }
         }
-        let mut wake = vec![record.ends_at(job)];
+        if state.shutdown.is_none() {
+            record.note_begun(&own);
+        }
+        let mut wake = vec![record.ends_at(job), record.note_active(job, now)];
         let mut wanted = record.finished(job, &own, now, &mut wake);
         let (running, new) = match record.ended.is_some() || suspended {
             true => (Vec::new(), Vec::new()),

@@ -1,7 +1,9 @@
 //! What the node and clients do to a Job's pods.
 
 use super::*;
-use crate::plan::PodFact;
+use crate::plan::event::AskedBy;
+use crate::plan::{NodeFact, PodFact};
+use crate::spec::WorkloadKey;
 
 #[test]
 fn what_the_node_or_a_client_does_to_a_pod_is_no_restart_that_counts() {
@@ -40,4 +42,97 @@ fn what_the_node_or_a_client_does_to_a_pod_is_no_restart_that_counts() {
         };
         assert_eq!(world.outcome(), outcome, "{what}");
     }
+}
+
+#[test]
+fn a_pod_that_takes_the_machine_down_again_and_again_fails() {
+    for policy in ["Never", "OnFailure"] {
+        let text = document(policy, "  backoffLimit: 1\n");
+        let mut world = World::new();
+        world.read(&text);
+        for boot in 1..=3 {
+            world = world.next_agent(true);
+            world.read(&text);
+            assert_eq!(world.running(), ["j-0-0"], "{policy}: boot {boot}");
+        }
+        world = world.next_agent(true);
+        world.read(&text);
+        assert_eq!(world.running(), [""; 0]);
+        assert_eq!(world.status()["failed"], 1);
+        world.pass(10_000);
+        assert_eq!(world.running(), ["j-0-1"]);
+        world = world.next_agent(true);
+        world.read(&text);
+        assert_eq!(world.outcome(), "Failed BackoffLimitExceeded", "{policy}");
+        assert_eq!(world.running(), [""; 0]);
+    }
+}
+
+#[test]
+fn the_end_of_a_boot_is_no_failure_if_the_node_shuts_down_or_the_pod_did_not_run() {
+    for what in ["shuts down", "agent restarts", "is suspended"] {
+        let text = document("Never", "  backoffLimit: 0\n");
+        let mut world = World::new();
+        world.read(&text);
+        for _ in 0..6 {
+            match what {
+                "shuts down" => world.tell(Event::Node(NodeFact::ShutdownBegun {
+                    groups: vec![],
+                    asked_by: AskedBy::Logind,
+                })),
+                "agent restarts" => {}
+                _ => world.read(&document("Never", "  backoffLimit: 0\n  suspend: true\n")),
+            }
+            world = world.next_agent(what != "agent restarts");
+            world.read(&text);
+            world.gone();
+            assert_eq!(world.running(), ["j-0-0"], "{what}");
+        }
+        assert_eq!(world.status()["failed"], 0, "{what}");
+    }
+}
+
+#[test]
+fn restarts_and_the_active_time_count_on_after_a_reboot() {
+    let text = document("OnFailure", "  backoffLimit: 3\n");
+    let mut world = World::new();
+    world.read(&text);
+    world.end("j-0-0", 1);
+    world.end("j-0-0", 1);
+    world.pass(10_000);
+    world = world.next_agent(true);
+    world.read(&text);
+    assert_eq!(world.running(), ["j-0-0"]);
+    world.end("j-0-0", 1);
+    assert_eq!(world.outcome(), "Failed BackoffLimitExceeded");
+
+    let text = document("Never", "  activeDeadlineSeconds: 1000\n");
+    let mut world = World::new();
+    world.read(&text);
+    world.pass(400_000);
+    for left in [600_000, 200_000] {
+        world = world.next_agent(true);
+        world.read(&text);
+        assert_eq!(world.running(), ["j-0-0"]);
+        world.pass(match left {
+            600_000 => 400_000,
+            _ => left - 1,
+        });
+        assert_eq!(world.outcome(), "");
+    }
+    world.pass(1);
+    assert_eq!(world.outcome(), "Failed DeadlineExceeded");
+}
+
+#[test]
+fn a_record_of_a_former_version_is_read() {
+    let mut world = World::new();
+    world.read(&document("Never", ""));
+    let mut kept = serde_json::to_value(world.state.workloads.jobs.records()).unwrap();
+    let record = kept[0][1].as_object_mut().unwrap();
+    for field in ["begun", "active_ms", "former_ms"] {
+        assert!(record.remove(field).is_some(), "{field}");
+    }
+    let kept: Vec<(WorkloadKey, JobRecord)> = serde_json::from_value(kept).unwrap();
+    assert_eq!(kept.len(), 1);
 }

@@ -2,7 +2,7 @@
 
 use super::{End, JobRecord, Own, restarts};
 use crate::plan::state::Role;
-use crate::plan::{PodState, Stamp, Time};
+use crate::plan::{PodState, Stamp};
 use crate::spec::RestartPolicy;
 use crate::spec::workload::job::{Action, Job, When};
 
@@ -34,11 +34,7 @@ impl JobRecord {
             }
             self.next.insert(own.index, own.number.saturating_add(1));
             // Also one that is ignored must not be started again and again without a pause.
-            self.in_row = self.in_row.saturating_add(1);
-            self.failed_at = Some(now.time);
-            if job.backoff_limit_per_index.is_some() {
-                self.index_failed_at.insert(own.index, now.time);
-            }
+            self.pause(job, own.index, now);
             let fits = job.rules.iter().enumerate();
             let mut fits = fits
                 .filter_map(|(at, rule)| Some((at, rule.action, fits_rule(&rule.when, own.pod)?)));
@@ -49,18 +45,32 @@ impl JobRecord {
             if action == Action::Ignore {
                 continue;
             }
-            let failures = self.failures.entry(own.index).or_default();
-            *failures = failures.saturating_add(1);
-            let limit = job.backoff_limit_per_index;
-            if action == Action::FailIndex || limit.is_some_and(|limit| *failures > limit) {
-                self.failed_indexes.insert(own.index);
-                self.index_failed_at.remove(&own.index);
-            }
+            self.fails(job, own.index, action == Action::FailIndex);
             if let Some((at, Action::FailJob, why)) = rule {
                 let message = format!("{why} matching FailJob rule at index {at}");
                 let end = || failed("PodFailurePolicy", message, now);
                 self.ended.get_or_insert_with(end);
             }
+        }
+    }
+
+    /// The next pod of this index has to wait.
+    pub(super) fn pause(&mut self, job: &Job, index: u32, now: Stamp) {
+        self.in_row = self.in_row.saturating_add(1);
+        self.failed_at = Some(now.time);
+        if job.backoff_limit_per_index.is_some() {
+            self.index_failed_at.insert(index, now.time);
+        }
+    }
+
+    /// A pod of this index has failed, and counts. `at_once`: so has the index.
+    pub(super) fn fails(&mut self, job: &Job, index: u32, at_once: bool) {
+        let failures = self.failures.entry(index).or_default();
+        *failures = failures.saturating_add(1);
+        let limit = job.backoff_limit_per_index;
+        if at_once || limit.is_some_and(|limit| *failures > limit) {
+            self.failed_indexes.insert(index);
+            self.index_failed_at.remove(&index);
         }
     }
 
@@ -81,7 +91,7 @@ impl JobRecord {
         let in_place =
             running().filter(|own| own.pod.spec.restart_policy == RestartPolicy::OnFailure);
         let restarts = in_place
-            .map(|own| restarts(own.pod))
+            .map(|own| restarts(own.pod).saturating_add(self.former_restarts(own)))
             .fold(0, u32::saturating_add);
         let too_many = restarts > 0 && restarts >= job.backoff_limit;
         let complete = match job.completions {
@@ -122,12 +132,6 @@ impl JobRecord {
             }
         };
         Some(failed(reason, message.to_owned(), now))
-    }
-
-    /// When it will have been active for too long.
-    pub(super) fn ends_at(&self, job: &Job) -> Option<Time> {
-        let started = self.started.filter(|_| self.ended.is_none())?;
-        Some(started.time.plus(job.deadline_ms?))
     }
 }
 
