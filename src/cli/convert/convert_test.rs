@@ -134,6 +134,22 @@ fn what_compose_refuses_is_refused() {
             "image `x:` of `a`: `` is no tag; not set are `$TAG`: set them in the environment, `.env` or --env-file",
         ),
         ("include: [gone.yaml]", "`gone.yaml`: not there"),
+        (
+            "services:\n  a: {image: x}\n  a: {image: y}",
+            "compose.yaml:3:3: the key `a` is given more than once",
+        ),
+        (
+            "services:\n  a:\n    image: x\n    ports: ['1:1']\n    ports: ['2:2']",
+            ":5:5: the key `ports` is given more than once",
+        ),
+        (
+            "services: {a: {image: x}}\nservices: {b: {image: y}}",
+            ":2:1: the key `services` is given more than once",
+        ),
+        (
+            "services: {a: {image: x, environment: {A: 1, A: 2}}}",
+            "the key `A` is given more than once",
+        ),
     ] {
         let error = compose(text).err().unwrap_or_else(|| panic!("{text}"));
         assert!(error.contains(expected), "{text}: {error}");

@@ -23,6 +23,7 @@ mod resources;
 mod run_line;
 mod text;
 mod tree;
+mod twice;
 mod unit;
 mod words;
 mod work;

@@ -148,14 +148,15 @@ impl<'p> Plan<'p> {
     /// The services of a pod, each after those that it waits for.
     pub(super) fn in_order(&self, members: &[&'p str]) -> Vec<&'p str> {
         let mut all: Vec<&str> = Vec::new();
-        while all.len() < members.len() {
+        loop {
             let left = || members.iter().copied().filter(|m| !all.contains(m));
             let free = |m: &&'p str| self.waits_for(m, members).iter().all(|of| all.contains(of));
             // They wait for each other.
-            let next = left().find(free).or_else(|| left().next());
-            all.extend(next);
+            match left().find(free).or_else(|| left().next()) {
+                Some(next) => all.push(next),
+                None => return all,
+            }
         }
-        all
     }
 
     /// Finds services that are only waited for until they have completed, by one other service: they become its init

@@ -5,6 +5,7 @@ use super::include::{folder, include, rebase};
 use super::interpolate::{Variables, unset};
 use super::network::extra_hosts;
 use super::tree::{Entries, entries, items, map, pairs, scalar, scalars, set, text, texts};
+use super::twice;
 use crate::spec::value::{MAX_VALUES, Value};
 use crate::spec::{ImageName, parse};
 
@@ -239,8 +240,10 @@ pub(super) fn read(content: &str, name: &str, variables: &Variables<'_>) -> Resu
         let hint = hint.unwrap_or_default();
         format!("{name}:{line}:{column}: {}{hint}", problem.message)
     };
+    let documents = parse::parse_tagged(content, TAGS).map_err(failed)?;
+    twice::refused(content, name, &documents)?;
     let mut whole = Value::Map(Vec::new());
-    for mut document in parse::parse_tagged(content, TAGS).map_err(failed)? {
+    for mut document in documents {
         let replaced = variables.replace_all(&mut document);
         replaced.map_err(|why| format!("{name}: {why}"))?;
         whole = merged("", 0, whole, document);
