@@ -1,5 +1,6 @@
 //! A service as a container, and what it asks of its pod.
 
+use super::command_line::split;
 use super::env::environment;
 use super::health::probes;
 use super::mounts::mounts;
@@ -9,7 +10,7 @@ use super::resources::resources;
 use super::tree::{
     COMMENT, Entries, entries, is_on, items, map, number, pairs, scalar, scalars, set, text, texts,
 };
-use super::words::{literal, object_name, seconds, split};
+use super::words::{literal, object_name, seconds};
 use super::work::{Pod, Work};
 use crate::spec::StopSignalName;
 use crate::spec::sysctl::is_safe;
@@ -137,18 +138,26 @@ fn image(work: &Work<'_>, service: &Value, all: &mut Entries) {
     }
 }
 
-/// Command and arguments: compose splits a string as a shell does, without one.
+/// The words of a list, or of a string as compose splits it. Those that it cannot split were refused before.
+fn words(work: &Work<'_>, key: &str, value: &Value, all: &mut Entries) -> Vec<String> {
+    let Value::String(line) = value else {
+        return scalars(Some(value));
+    };
+    let split = split(line).unwrap_or_default();
+    if let Some(rest) = split.left_out {
+        let what = format_args!(
+            "{key}: `{rest}`: compose ends the command before it; only a shell (sh -c '…') takes it"
+        );
+        work.lost(all, what);
+    }
+    split.words
+}
+
+/// Command and arguments.
 fn program(work: &Work<'_>, service: &Value, all: &mut Entries) {
     let mut words = |key: &str| match service.get(key) {
         None | Some(Value::Null) => None,
-        Some(list @ Value::List(_)) => Some(scalars(Some(list))),
-        Some(single) => match split(&single.scalar_text().unwrap_or_default()) {
-            Ok(words) => Some(words),
-            Err(why) => {
-                work.lost(all, format_args!("{key}: {why}"));
-                None
-            }
-        },
+        Some(value) => Some(words(work, key, value, all)),
     };
     let (entrypoint, command) = (words("entrypoint"), words("command"));
     let literally = |words: Vec<String>| texts(words.iter().map(|word| literal(word)));
@@ -182,10 +191,8 @@ fn lifecycle(work: &Work<'_>, service: &Value, pod: &mut Pod, all: &mut Entries)
     for (key, field) in [("post_start", "postStart"), ("pre_stop", "preStop")] {
         let given = items(service.get(key));
         if let Some(hook) = given.first() {
-            let command = match hook.get("command") {
-                Some(Value::String(line)) => split(line).unwrap_or_default(),
-                list => scalars(list),
-            };
+            let command = hook.get("command").unwrap_or(&Value::Null);
+            let command = words(work, key, command, all);
             let exec = map([("exec", map([("command", texts(command))]))]);
             set(&mut hooks, field, exec);
             let others = entries(Some(hook)).iter().map(|(name, _)| name);

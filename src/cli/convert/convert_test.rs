@@ -135,6 +135,14 @@ fn what_compose_refuses_is_refused() {
         ),
         ("include: [gone.yaml]", "`gone.yaml`: not there"),
         (
+            "services: {a: {image: x, command: 'echo (b)'}}",
+            "command of `a`: `echo (b)`: compose can split it only if",
+        ),
+        (
+            "services: {a: {image: x, pre_stop: [{command: 'echo \"b'}]}}",
+            "pre_stop of `a`: `echo \"b`",
+        ),
+        (
             "services:\n  a: {image: x}\n  a: {image: y}",
             "compose.yaml:3:3: the key `a` is given more than once",
         ),

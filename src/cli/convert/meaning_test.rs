@@ -215,6 +215,14 @@ fn values_of_services_mean_what_they_mean_to_docker() {
             &["args"][..],
         ),
         (
+            "command: 'migrate --all && serve'",
+            &[
+                "args:\n    - migrate\n    - --all\n",
+                "command: `&& serve`: compose ends the command before it",
+            ],
+            &["- serve"],
+        ),
+        (
             "networks: {lan: {ipv4_address: 10.0.0.3, mac_address: '02:42:ac:11:65:43', aliases: [x]}}",
             &[
                 "networks.lan.ipv4_address: a fixed address",

@@ -4,6 +4,7 @@
 //! them. All of that is a function of the texts, the variables and the files that they name: this file does the reading
 //! and writing. What cannot be carried over is a comment at its place and a line on stderr, never left out in silence.
 
+mod command_line;
 mod container;
 mod deployment;
 mod documents;

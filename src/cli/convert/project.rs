@@ -1,6 +1,7 @@
 //! Compose files as one project: variables replaced, files merged, `extends` followed, profiles chosen.
 
 use super::Source;
+use super::command_line;
 use super::include::{folder, include, rebase};
 use super::interpolate::{Variables, unset};
 use super::network::extra_hosts;
@@ -137,6 +138,7 @@ pub(super) fn load(files: &[(String, String)], source: &Source<'_>) -> Result<Pr
         // The empty one is chosen where none is.
         let by_default = wanted.is_empty() && profiles.iter().any(String::is_empty);
         if profiles.is_empty() || by_default || wanted.iter().any(chosen) {
+            command_line::check(name, &service)?;
             project.services.push((name.clone(), service));
         } else {
             let profile = &profiles[0];
