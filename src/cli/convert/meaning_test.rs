@@ -177,6 +177,34 @@ fn services_with_one_name_have_one_service() {
 }
 
 #[test]
+fn a_single_service_has_its_name_in_networks_of_others_only() {
+    let service = "  name: db\nspec:\n  clusterIP: None";
+    for (service_keys, networks, is_named) in [
+        ("networks: [proxy]", "{proxy: {external: true}}", true),
+        (
+            "networks: {proxy: }",
+            "{proxy: {external: {name: web}}}",
+            true,
+        ),
+        ("networks: [lan]", "{lan: {name: lan}}", true),
+        ("restart: always", "{default: {name: lan}}", true),
+        ("ports: ['80:80']", "{proxy: {external: true}}", false),
+        ("networks: [back]", "{back: {driver: bridge}}", false),
+        ("network_mode: host", "{default: {name: lan}}", false),
+        ("container_name: my-db", "{}", false),
+    ] {
+        let text =
+            format!("services: {{db: {{image: 'a:1', {service_keys}}}}}\nnetworks: {networks}\n");
+        let made = yaml(&text);
+        assert_eq!(made.contains(service), is_named, "{text}{made}");
+    }
+    let made = yaml(
+        "services: {db: {image: 'a:1', container_name: my_db, networks: [n]}}\nnetworks: {n: {external: true}}\n",
+    );
+    check("names", &made, &["coracle.dev/aliases: my_db\n"], &[]);
+}
+
+#[test]
 fn who_waits_for_the_service_whose_network_it_has_starts_after_it() {
     says(
         "  vpn: {image: 'v:1', restart: always, healthcheck: {test: [CMD, true]}, ports: ['8080:80']}\n  app: {image: 'a:1', \

@@ -1,7 +1,7 @@
 //! The names by which the services of a project find each other.
 
 use super::plan::{Plan, Planned};
-use super::tree::{entries, map, pairs, scalar, scalars, set, text};
+use super::tree::{entries, is_on, map, pairs, scalar, scalars, set, text};
 use super::words::{first_free, object_name};
 use super::work::Shared;
 use crate::spec::aliases;
@@ -68,7 +68,9 @@ fn names(shared: &Shared<'_>, plan: &Plan<'_>, group: &Group<'_>) -> Vec<String>
     for member in &group.members {
         let service = plan.services[member].service;
         let mut wanted = Vec::new();
-        if plan.services.len() > 1 {
+        // A single one has nothing beside it that could ask for it, except in a network of others.
+        let of_others = is_in_network_of_others(shared, service);
+        if plan.services.len() > 1 || of_others {
             wanted.push((*member).to_owned());
             wanted.extend(scalar(service, "container_name"));
             wanted.extend(scalar(service, "hostname"));
@@ -88,7 +90,9 @@ fn names(shared: &Shared<'_>, plan: &Plan<'_>, group: &Group<'_>) -> Vec<String>
         }
         // podman's own name for it.
         let default = scalar(service, "x-default-name");
-        wanted.extend(default.filter(|name| is_spoken_of(plan, name)));
+        let is_named = scalar(service, "container_name").is_some();
+        let is_used = |name: &String| of_others && !is_named || is_spoken_of(plan, name);
+        wanted.extend(default.filter(is_used));
         // A variable that is not set.
         wanted.retain(|name| !name.is_empty());
         for name in &wanted {
@@ -147,6 +151,27 @@ fn headless(shared: &Shared<'_>, named: &Named) -> Value {
         ("metadata", Value::Map(metadata)),
         ("spec", map(spec)),
     ])
+}
+
+/// Whether a service is in a network that is not only its project's: one that is made elsewhere or has a name of its own.
+/// Those of commands and units all are.
+fn is_in_network_of_others(shared: &Shared<'_>, service: &Value) -> bool {
+    let mut own = match service.get("networks") {
+        Some(Value::Map(networks)) => networks.iter().map(|(name, _)| name.clone()).collect(),
+        list => scalars(list),
+    };
+    if shared.project.origin != "compose" {
+        return own.iter().any(|name| name != "default");
+    }
+    if own.is_empty() && service.get("network_mode").is_none() {
+        own.push("default".to_owned());
+    }
+    let mut networks = shared.project.networks.iter();
+    networks.any(|(name, network)| {
+        let external = network.get("external");
+        let elsewhere = is_on(network, "external") || matches!(external, Some(Value::Map(_)));
+        own.contains(name) && (elsewhere || scalar(network, "name").is_some())
+    })
 }
 
 /// Whether a service's settings contain a name.

@@ -21,6 +21,8 @@ pub(super) struct Project {
     pub(super) services: Entries,
     /// Its volumes by name.
     pub(super) volumes: Entries,
+    /// Its networks by name.
+    pub(super) networks: Entries,
     /// Its secrets by name.
     pub(super) secrets: Entries,
     /// Its configs by name.
@@ -105,6 +107,7 @@ pub(super) fn load(files: &[(String, String)], source: &Source<'_>) -> Result<Pr
             .filter(|name| !name.is_empty())
             .or_else(|| scalar(&whole, "name")),
         volumes: entries(whole.get("volumes")).to_vec(),
+        networks: entries(whole.get("networks")).to_vec(),
         secrets: entries(whole.get("secrets")).to_vec(),
         configs: entries(whole.get("configs")).to_vec(),
         left_out,

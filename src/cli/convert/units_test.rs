@@ -307,6 +307,18 @@ fn units_and_commands_name_what_they_use() {
         &["name: dash", "networks.proxy.ipv4_address"],
         &[],
     );
+    let service = "kind: Service\nmetadata:\n  name: db\n";
+    let named = line("docker run --network app --name db a:1").unwrap();
+    check("named", &named, &[service], &[]);
+    let alone = line("docker run --name db -p 80:80 a:1").unwrap();
+    check("alone", &alone, &[], &["kind: Service"]);
+    let unit = units(&[(
+        "web.container",
+        "[Container]\nImage=a\nContainerName=db\nNetwork=x.network\n",
+    )]);
+    check("unit", &unit.unwrap(), &[service], &["systemd-web"]);
+    let unit = units(&[("web.container", "[Container]\nImage=a\nNetwork=x.network\n")]);
+    check("unit", &unit.unwrap(), &["name: systemd-web\n"], &[]);
     let entrypoint = line(r#"podman run --entrypoint '["/bin/sh","-c"]' a:1 x"#).unwrap();
     check(
         "entrypoint",
