@@ -240,10 +240,8 @@ fn env_value(text: &str) -> Result<(String, Option<char>, &str), String> {
     let quote = start.chars().next().filter(|c| matches!(c, '"' | '\''));
     let Some(quote) = quote else {
         let (line, after) = start.split_once('\n').unwrap_or((start, ""));
-        let end = match line.starts_with('#') {
-            true => 0,
-            false => line.find(" #").unwrap_or(line.len()),
-        };
+        // A value may begin with the letter.
+        let end = line.find(" #").unwrap_or(line.len());
         return Ok((line[..end].trim().to_owned(), None, after));
     };
     let mut value = String::new();
@@ -336,7 +334,7 @@ mod tests {
     #[test]
     fn files_of_variables_are_read_as_compose_does() {
         let text = "\u{feff}# note\nONE=1 # one\nexport TWO = two words\nTHREE='$A # x'\r\nFOUR=\"${ONE}-$A\\n\\$x\"\n\n\
-                    FIVE=\"two\nlines\"\nA\nNONE\nSIX=#x\nSEVEN=a#b\nEIGHT: b=c\nNINE='it\\'s \\n'";
+                    FIVE=\"two\nlines\"\nA\nNONE\nSIX=#x\nSIXTH= #x #y\nSEVEN=a#b\nEIGHT: b=c\nNINE='it\\'s \\n'";
         let expected = [
             ("ONE", "1"),
             ("TWO", "two words"),
@@ -344,7 +342,8 @@ mod tests {
             ("FOUR", "1-a\n$x"),
             ("FIVE", "two\nlines"),
             ("A", "a"),
-            ("SIX", ""),
+            ("SIX", "#x"),
+            ("SIXTH", "#x"),
             ("SEVEN", "a#b"),
             ("EIGHT", "b=c"),
             ("NINE", "it's \\n"),
