@@ -6,15 +6,16 @@ use super::health::probes;
 use super::mounts::mounts;
 use super::network::network;
 use super::ports::ports;
+use super::project::project_name;
 use super::resources::resources;
 use super::tree::{
     COMMENT, Entries, entries, is_on, items, map, number, pairs, scalar, scalars, set, text, texts,
 };
 use super::words::{literal, object_name, seconds};
 use super::work::{Pod, Work};
-use crate::spec::StopSignalName;
 use crate::spec::sysctl::is_safe;
 use crate::spec::value::Value;
+use crate::spec::{ImageName, StopSignalName};
 
 /// Keys that are carried over here or elsewhere, or that mean nothing to a pod.
 const KNOWN: &str = " annotations attach build cap_add cap_drop command configs container_name cpu_count cpu_period \
@@ -114,13 +115,7 @@ fn image(work: &Work<'_>, service: &Value, all: &mut Entries) {
         );
         work.lost(all, what);
     }
-    let image = given.unwrap_or_else(|| {
-        let source = work.shared.source;
-        let folder = source.folder.rsplit('/').next().unwrap_or_default();
-        let project = work.shared.project.name.as_deref().unwrap_or(folder);
-        let name = object_name(work.service);
-        format!("{}-{name}", object_name(project))
-    });
+    let image = given.unwrap_or_else(|| built(work));
     let last = image.rsplit('/').next().unwrap_or_default();
     let moves = !last.contains('@') && last.split_once(':').is_none_or(|(_, tag)| tag == "latest");
     set(all, "image", text(image));
@@ -135,6 +130,18 @@ fn image(work: &Work<'_>, service: &Value, all: &mut Entries) {
     };
     if let Some(policy) = policy {
         set(all, "imagePullPolicy", text(policy));
+    }
+}
+
+/// The name that compose gives an image that it builds.
+fn built(work: &Work<'_>) -> String {
+    let project = work.shared.project.name.as_deref();
+    let project = project.unwrap_or_else(|| work.shared.source.folder_name());
+    let name = format!("{}-{}", project_name(project), work.service.to_lowercase());
+    match ImageName::parse(&name) {
+        Ok(_) => name,
+        // Nothing of it can be an image's name.
+        Err(_) => format!("{}-{}", object_name(project), object_name(work.service)),
     }
 }
 

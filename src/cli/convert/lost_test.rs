@@ -1,7 +1,8 @@
 //! Settings that cannot be carried over and are named, and settings that only look like it.
 
 use super::convert_test::{compose, whole};
-use super::meaning_test::says;
+use super::meaning_test::{check, says};
+use super::{Given, Source, convert};
 
 #[test]
 fn what_cannot_be_read_or_is_made_elsewhere_is_said() {
@@ -18,6 +19,44 @@ fn what_cannot_be_read_or_is_made_elsewhere_is_said() {
         ],
         &["is a name"],
     );
+}
+
+#[test]
+fn a_project_and_what_it_builds_have_the_names_that_compose_gives_them() {
+    let made = |folder: &str, text: &str, set: Option<&str>, given: Option<&str>| {
+        let source = Source {
+            read: &|path| Err(format!("`{path}`: not there")),
+            variable: &|name| (name == "COMPOSE_PROJECT_NAME").then_some(set?.to_owned()),
+            folder: &format!("/srv/{folder}"),
+            profiles: &[],
+            missing: &[],
+        };
+        let files = vec![("compose.yaml".to_owned(), text.to_owned())];
+        whole(&convert(&Given::Files(files), &source, given, None).unwrap())
+    };
+    let built = "services: {back_end: {build: ., environment: {N: 'is $COMPOSE_PROJECT_NAME'}}}\n";
+    for (folder, name) in [
+        ("my_app", "my_app"),
+        ("My.App", "myapp"),
+        ("4web", "4web"),
+        ("web-1.2", "web-12"),
+        ("_x", "x"),
+    ] {
+        let made = made(folder, built, None, None);
+        let image = format!("image: {name}-back_end\n");
+        let variable = format!("value: is {name}\n");
+        check(folder, &made, &[&image, &variable], &["not set"]);
+    }
+    let named = format!("name: shop\n{built}");
+    for (set, given, name) in [
+        (None, None, "shop"),
+        (Some("other"), None, "other"),
+        (Some("other"), Some("mine"), "mine"),
+    ] {
+        let made = made("my_app", &named, set, given);
+        let image = format!("image: {name}-back_end\n");
+        check(name, &made, &[&image, &format!("value: is {name}\n")], &[]);
+    }
 }
 
 #[test]

@@ -71,6 +71,11 @@ impl Source<'_> {
         String::from_utf8(bytes).map_err(|_| format!("`{path}` is not UTF-8"))
     }
 
+    /// The name of the folder.
+    fn folder_name(&self) -> &str {
+        self.folder.rsplit('/').next().unwrap_or_default()
+    }
+
     /// A path of the node.
     fn absolute(&self, path: &str) -> String {
         let home = || (self.variable)("HOME").unwrap_or_else(|| "/root".to_owned());
@@ -172,7 +177,7 @@ fn convert(
             };
             let compose = kind(Kind::Compose);
             if !compose.is_empty() {
-                projects.push(project::load(&compose, source)?);
+                projects.push(project::load(&compose, source, name)?);
             }
             let units = kind(Kind::Quadlet);
             if !units.is_empty() {

@@ -77,9 +77,22 @@ const MAX_SERVICES: usize = 200;
 /// Limit of entries in one list or mapping.
 const MAX_ENTRIES: usize = 2000;
 
-/// The project of compose files, each with its name; later ones override earlier ones.
-pub(super) fn load(files: &[(String, String)], source: &Source<'_>) -> Result<Project, String> {
-    let variables = Variables::new(source.variable);
+/// The variable that has the project's name in its files.
+const NAME: &str = "COMPOSE_PROJECT_NAME";
+
+/// The project of compose files, each with its name; later ones override earlier ones. `given` is the name that is asked
+/// for.
+pub(super) fn load(
+    files: &[(String, String)],
+    source: &Source<'_>,
+    given: Option<&str>,
+) -> Result<Project, String> {
+    let own_name = name_of(files, source, given);
+    let variable = |name: &str| match name {
+        NAME => Some(own_name.clone()),
+        name => (source.variable)(name),
+    };
+    let variables = Variables::new(&variable);
     let mut whole = Value::Map(Vec::new());
     let mut left_out = Vec::new();
     for (name, content) in files {
@@ -102,8 +115,7 @@ pub(super) fn load(files: &[(String, String)], source: &Source<'_>) -> Result<Pr
     }
     let mut project = Project {
         origin: "compose",
-        name: variables
-            .get("COMPOSE_PROJECT_NAME")
+        name: (source.variable)(NAME)
             .filter(|name| !name.is_empty())
             .or_else(|| scalar(&whole, "name")),
         volumes: entries(whole.get("volumes")).to_vec(),
@@ -191,6 +203,32 @@ pub(super) fn load(files: &[(String, String)], source: &Source<'_>) -> Result<Pr
         project.left_out.push(unset(missing));
     }
     Ok(project)
+}
+
+/// The name by which compose knows a project: the one that is asked for or set, that of its files, or their folder's.
+fn name_of(files: &[(String, String)], source: &Source<'_>, given: Option<&str>) -> String {
+    let variables = Variables::new(source.variable);
+    let of_file = |(_, content): &(String, String)| {
+        // What cannot be read is refused later.
+        let documents = parse::parse_tagged(content, TAGS).ok()?;
+        let name = documents.iter().rev().find_map(|all| scalar(all, "name"))?;
+        variables.replace(&name).ok()
+    };
+    let set = || (source.variable)(NAME).filter(|name| !name.is_empty());
+    let name = given.map(str::to_owned).or_else(set);
+    let name = name.or_else(|| files.iter().rev().find_map(of_file));
+    project_name(&name.unwrap_or_else(|| source.folder_name().to_owned()))
+}
+
+/// A name as compose has it for a project: small letters, digits, `-` and `_`.
+pub(super) fn project_name(written: &str) -> String {
+    let letter = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+    let name: String = written
+        .to_ascii_lowercase()
+        .chars()
+        .filter(letter)
+        .collect();
+    name.trim_start_matches(['-', '_']).to_owned()
 }
 
 /// Checks that each service has an image, and one that can be.
