@@ -2,7 +2,7 @@
 
 use super::convert_test::{compose, whole};
 use super::meaning_test::{check, says};
-use super::{Given, Source, convert};
+use super::{Given, Source, convert, with_override};
 
 #[test]
 fn what_cannot_be_read_or_is_made_elsewhere_is_said() {
@@ -57,6 +57,25 @@ fn a_project_and_what_it_builds_have_the_names_that_compose_gives_them() {
         let image = format!("image: {name}-back_end\n");
         check(name, &made, &[&image, &format!("value: is {name}\n")], &[]);
     }
+}
+
+#[test]
+fn a_file_that_overrides_the_compose_file_is_read_whatever_its_ending() {
+    let folder = std::env::temp_dir().join(format!("coracle-override-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let first = folder.join("compose.yaml");
+    assert_eq!(with_override(first.clone()), [first.clone()]);
+    for name in [
+        "docker-compose.override.yml",
+        "docker-compose.override.yaml",
+        "compose.override.yml",
+        "compose.override.yaml",
+    ] {
+        std::fs::write(folder.join(name), "").unwrap();
+        let both = [first.clone(), folder.join(name)];
+        assert_eq!(with_override(first.clone()), both);
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]

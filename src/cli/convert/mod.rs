@@ -396,6 +396,14 @@ fn finish(args: &ConvertArgs, output: &Output, failed: impl Fn() -> CliError) ->
     Ok(ExitCode::SUCCESS)
 }
 
+/// The files beside a compose file that override it, of which the first counts.
+const OVERRIDES: [&str; 4] = [
+    "compose.override.yaml",
+    "compose.override.yml",
+    "docker-compose.override.yaml",
+    "docker-compose.override.yml",
+];
+
 /// The files that were named, or those that compose looks for in the current directory.
 fn paths(args: &ConvertArgs) -> Result<Vec<PathBuf>> {
     if !args.files.is_empty() || !args.line.is_empty() {
@@ -429,15 +437,14 @@ fn paths(args: &ConvertArgs) -> Result<Vec<PathBuf>> {
         CliError::usage("nothing to convert: there is no `compose.yaml` here")
             .hint("coracle convert FILE…, or coracle convert -- docker run …")
     })?;
-    let beside = |name: &str| found.with_file_name(name);
-    let mut all = vec![found.clone()];
-    let overrides = [
-        "compose.override.yaml",
-        "compose.override.yml",
-        "docker-compose.override.yml",
-    ];
-    all.extend(overrides.into_iter().map(beside).find(|path| path.exists()));
-    Ok(all)
+    Ok(with_override(found))
+}
+
+/// A compose file and the one beside it that overrides it, if there is one.
+fn with_override(found: PathBuf) -> Vec<PathBuf> {
+    let beside = OVERRIDES.map(|name| found.with_file_name(name));
+    let over = beside.into_iter().find(|path| path.exists());
+    std::iter::once(found).chain(over).collect()
 }
 
 /// The files that `COMPOSE_FILE` lists, in the environment or in the file of variables.
