@@ -1,6 +1,6 @@
 //! `environment` and `env_file`: the variables of a container.
 
-use super::interpolate::{EnvFile, env_file, raw_env_file, unset};
+use super::interpolate::{EnvFile, env_file_after, raw_env_file, unset};
 use super::tree::{Entries, items, map, pairs, scalar, set, text};
 use super::words::literal;
 use super::work::Work;
@@ -54,9 +54,9 @@ pub(super) fn environment(work: &Work<'_>, service: &Value, container: &mut Entr
                 pairs: raw_env_file(&content, source.variable),
                 missing: Vec::new(),
             }),
-            false => env_file(&content, &|name| {
-                let before = || found.iter().rev().find(|(known, _)| known == name);
-                (source.variable)(name).or_else(|| before()?.1.scalar_text())
+            false => env_file_after(&content, source.variable, &|name| {
+                let mut before = found.iter().rev();
+                before.find(|(known, _)| known == name)?.1.scalar_text()
             }),
         });
         match read {
@@ -73,6 +73,8 @@ pub(super) fn environment(work: &Work<'_>, service: &Value, container: &mut Entr
         }
     }
     let letter = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    // What `environment` names without a value is not set at all, as in compose.
+    found.retain(|(name, _)| !absent.contains(name));
     found.retain(|(name, _)| {
         let valid = !name.is_empty()
             && name.len() < 254

@@ -176,6 +176,15 @@ pub(super) fn env_file(
     text: &str,
     lookup: &dyn Fn(&str) -> Option<String>,
 ) -> Result<EnvFile, String> {
+    env_file_after(text, lookup, &|_| None)
+}
+
+/// Like [`env_file`]. `before` are the variables of files before this one, whose own lines come first.
+pub(super) fn env_file_after(
+    text: &str,
+    lookup: &dyn Fn(&str) -> Option<String>,
+    before: &dyn Fn(&str) -> Option<String>,
+) -> Result<EnvFile, String> {
     let mut found: Vec<(String, String)> = Vec::new();
     let mut missing = BTreeSet::new();
     let mut rest = text.strip_prefix('\u{feff}').unwrap_or(text);
@@ -188,7 +197,8 @@ pub(super) fn env_file(
         }
         let Some(end) = line.find(['=', ':']) else {
             let name = line.trim();
-            found.extend(lookup(name).map(|value| (name.to_owned(), value)));
+            let value = lookup(name).or_else(|| before(name));
+            found.extend(value.map(|value| (name.to_owned(), value)));
             rest = after;
             continue;
         };
@@ -198,7 +208,7 @@ pub(super) fn env_file(
         let seen = |wanted: &str| {
             let mut set = found.iter().rev();
             let own = set.find(|(name, _)| name == wanted).map(|(_, v)| v.clone());
-            lookup(wanted).or(own)
+            lookup(wanted).or(own).or_else(|| before(wanted))
         };
         let value = match quote {
             Some('\'') => raw,

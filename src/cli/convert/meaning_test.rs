@@ -447,8 +447,16 @@ fn what_differs_stays_apart() {
     let text = "services: {a: {image: 'a:1', env_file: [a.env, b.env]}}";
     let files = vec![("compose.yaml".to_owned(), text.to_owned())];
     let made = whole(&converted(&Given::Files(files), &folder, &[]).unwrap());
-    std::fs::remove_dir_all(&folder).unwrap();
     check(text, &made, &["pg://bob@db"], &["not set"]);
+    // Its own lines come before those.
+    std::fs::write(folder.join("b.env"), "A=own\nB=${A}\n").unwrap();
+    let text = "services: {a: {image: 'a:1', env_file: [a.env, b.env], environment: [USER_]}}";
+    let files = vec![("compose.yaml".to_owned(), text.to_owned())];
+    let made = whole(&converted(&Given::Files(files), &folder, &[]).unwrap());
+    std::fs::remove_dir_all(&folder).unwrap();
+    // What has no value in `environment` is not set, whatever a file says.
+    let wanted = ["B: own", "environment: USER_: no value is set"];
+    check(text, &made, &wanted, &["bob"]);
 }
 
 #[test]
