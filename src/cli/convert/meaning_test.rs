@@ -379,6 +379,19 @@ fn what_is_extended_and_merged_loses_nothing() {
         &["hostPort: 80"],
         &["tty"],
     );
+    let nothing = files(
+        "{image: 'a:1', command: [x], entrypoint: [y]}",
+        "{command: , entrypoint: ~, working_dir: /w}",
+    );
+    check("nothing", &nothing, &["workingDir"], &["args", "command"]);
+    says(
+        "  base: {image: 'b:1', command: x, user: '5'}\n  app: {extends: base, command: , user: }\n",
+        &["args:\n    - x\n", "runAsUser: 5"],
+        &[],
+    );
+    let extended =
+        yaml("services:\n  base: {image: 'b:1', command: x}\n  app: {extends: base, command: }\n");
+    assert_eq!(extended.matches("args:").count(), 1, "{extended}");
     let other = compose("services:\n  a: {image: !env x}\n");
     let other = other.err().unwrap();
     assert!(

@@ -352,12 +352,14 @@ pub(super) fn merged(key: &str, depth: usize, base: Value, over: Value) -> Value
     // What is called `test` at the top is a service.
     let rule = if depth > 2 { key } else { "" };
     match (rule, base, over) {
+        // Nothing in their place is the image's own.
+        ("command" | "entrypoint", _, over) => over,
         (_, base, Value::Null) => base,
         ("extra_hosts", base, over) => {
             let both = [extra_hosts(Some(&base)), extra_hosts(Some(&over))].concat();
             texts(both)
         }
-        ("command" | "entrypoint" | "test", _, over) => over,
+        ("test", _, over) => over,
         ("environment" | "labels" | "annotations" | "sysctls" | "args", base, over) => {
             let mut all = Entries::new();
             for (key, value) in pairs(Some(&base)).into_iter().chain(pairs(Some(&over))) {
