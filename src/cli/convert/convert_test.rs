@@ -465,6 +465,8 @@ fn what_only_a_shell_can_do_is_refused_and_a_comment_is_left_out() {
         ("docker run -v \"$PWD\":/data nginx", "`$PWD`"),
         ("docker run -e A=${B} nginx", "`${B}`"),
         ("docker run -e A=`id` nginx", "the shell's"),
+        ("docker run -e A=$'a\\nb' nginx", "`$'…'`"),
+        ("docker run -e A=`#x nginx", "`…`"),
         ("docker run nginx && echo done", "`&`"),
         ("docker run nginx | tee log", "`|`"),
         ("docker run nginx > log", "`>`"),
@@ -480,6 +482,17 @@ fn what_only_a_shell_can_do_is_refused_and_a_comment_is_left_out() {
         assert!(text.contains(part), "{part}: {text}");
     }
     assert!(!text.contains("the site"), "{text}");
+    let noted = "docker run -e A=1 `#optional` \\\n -v /c:/d `#what it is, too` --name web nginx `#x` run # end\n";
+    let text = whole(&file(noted).unwrap());
+    for part in [
+        "value: \"1\"",
+        "path: /c",
+        "image: nginx",
+        "args:\n    - run\n",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(!text.contains('`') && !text.contains("end"), "{text}");
 }
 
 #[test]

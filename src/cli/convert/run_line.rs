@@ -141,7 +141,7 @@ pub(super) fn lines(content: &str, project: &mut Project) -> Result<(), String> 
         }
         pending.push_str(line);
         match split(&pending) {
-            Ok(_) => command(&split(without_shell(&pending)?)?, project)?,
+            Ok(_) => command(&split(&without_shell(&pending)?)?, project)?,
             // Quotes may go over several lines.
             Err(_) => {
                 pending.push('\n');
@@ -156,14 +156,17 @@ pub(super) fn lines(content: &str, project: &mut Project) -> Result<(), String> 
     }
 }
 
-/// The command without a comment at its end. What else only a shell can do is refused: it would be taken literally.
-fn without_shell(line: &str) -> Result<&str, String> {
+/// The command without its comments: one at its end, and those between backquotes (`` `#optional` ``), which stand for
+/// nothing. What else only a shell can do is refused: it would be taken literally.
+fn without_shell(line: &str) -> Result<String, String> {
     let refuse = |what: &str| {
         Err(format!(
             "`{what}` is the shell's: write what it stands for, or let the shell read the line: coracle convert -- docker run …"
         ))
     };
     let (mut quote, mut before) = (None, ' ');
+    // What is not in the command, up to where it goes on.
+    let (mut out, mut from) = (String::new(), 0);
     let mut letters = line.char_indices().peekable();
     while let Some((at, c)) = letters.next() {
         let next = letters.peek().map_or(' ', |(_, next)| *next);
@@ -174,16 +177,25 @@ fn without_shell(line: &str) -> Result<&str, String> {
                 let end = line[at..].find([' ', '"', ':', '/']);
                 return refuse(&line[at..end.map_or(line.len(), |end| at + end)]);
             }
+            (None, '$') if matches!(next, '\'' | '"') => return refuse("$'…'"),
+            (_, '`') if next == '#' => {
+                let Some(end) = line[at + 1..].find('`') else {
+                    return refuse("`…`");
+                };
+                out.push_str(&line[from..at]);
+                from = at + end + 2;
+                while letters.next_if(|(at, _)| *at < from).is_some() {}
+            }
             (_, '`') => return refuse("`…`"),
             (Some(open), c) => quote = Some(open).filter(|_| c != open),
             (None, '\'' | '"') => quote = Some(c),
-            (None, '#') if before.is_whitespace() => return Ok(&line[..at]),
+            (None, '#') if before.is_whitespace() => return Ok(out + &line[from..at]),
             (None, '&' | '|' | ';' | '<' | '>') => return refuse(&c.to_string()),
             (None, _) => {}
         }
         before = c;
     }
-    Ok(line)
+    Ok(out + &line[from..])
 }
 
 /// One command with its words.
