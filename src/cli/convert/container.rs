@@ -185,7 +185,13 @@ fn program(work: &Work<'_>, service: &Value, all: &mut Entries) {
 
 /// An init container runs to its end: it has no probes and no hooks.
 fn not_of_steps(work: &Work<'_>, service: &Value, all: &mut Entries) {
-    for key in ["healthcheck", "post_start", "pre_stop", "stop_signal"] {
+    for key in [
+        "healthcheck",
+        "post_start",
+        "pre_stop",
+        "stop_grace_period",
+        "stop_signal",
+    ] {
         if service.get(key).is_some() {
             let what = format_args!("{key}: it is an init container, which runs to its end");
             work.lost(all, what);
@@ -231,10 +237,10 @@ fn lifecycle(work: &Work<'_>, service: &Value, pod: &mut Pod, all: &mut Entries)
     let grace = scalar(service, "stop_grace_period");
     let Some(grace) = grace else { return };
     match seconds(&grace) {
-        Some(seconds) if !work.is_step => {
+        Some(seconds) => {
             pod.share(work, "terminationGracePeriodSeconds", number(seconds));
         }
-        _ => work.lost(all, format_args!("stop_grace_period: {grace}")),
+        None => work.lost(all, format_args!("stop_grace_period: {grace}")),
     }
 }
 

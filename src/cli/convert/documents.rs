@@ -148,12 +148,22 @@ fn pod<'p>(
             };
             let mut init = container(&work, planned.service, &planned.object, &mut pod);
             of_restarts(&work, planned.service, &mut init);
+            if let Value::Map(init) = &mut init {
+                of_steps(planned.service, head.service, init);
+                if *member != name {
+                    let what = format_args!(
+                        "its network: it is an init container of the pod of `{name}`, and has that one's"
+                    );
+                    work.lost(init, what);
+                }
+            }
             pod.inits.push(init);
             waits.add(&work, plan, members, planned.service);
         }
         if work.is_step {
             if let Value::Map(fields) = &mut made {
                 fields.retain(|(key, _)| key != "restartPolicy");
+                of_steps(service, head.service, fields);
             }
             pod.inits.push(made);
         } else if sidecars.contains(member) {
@@ -278,6 +288,14 @@ fn policy(service: &Value) -> (&'static str, Option<String>) {
         _ => "Never",
     };
     (policy, written)
+}
+
+/// Says when an init container runs again: Kubernetes asks its pod's policy.
+fn of_steps(service: &Value, head: &Value, container: &mut Entries) {
+    if policy(service).0 == "Never" && policy(head).0 != "Never" {
+        let sentence = "an init container that fails runs again, unlike in compose";
+        container.comment(sentence.to_owned());
+    }
 }
 
 /// Like [`limits_of_restarts`], at a container that is not its pod's first.

@@ -115,6 +115,8 @@ fn a_step_changes_nothing_of_the_pod_that_it_comes_before() {
             "init: not carried over: labels: the pod is that",
             "init: not carried over: healthcheck: it is an init container",
             "init: not carried over: stop_signal: it is an init container",
+            "init: not carried over: stop_grace_period: it is an init container",
+            "# an init container that fails runs again",
         ],
         &["terminationGrace", "a: b", "readinessProbe", "stopSignal"],
     );
@@ -146,8 +148,15 @@ fn a_step_changes_nothing_of_the_pod_that_it_comes_before() {
             "initContainers:\n  - name: vpn",
             "  - name: init\n",
             "containers:\n  - name: app",
+            "init: not carried over: its network: it is an init container of the pod of `vpn`",
         ],
         &["coracle.dev/after"],
+    );
+    // One that fails stays as it is in a pod that does.
+    says(
+        &format!("  app: {{image: 'a:1', {after}}}\n  init: {{image: b}}\n"),
+        &["initContainers:\n  - name: init"],
+        &["runs again", "its network"],
     );
 }
 
