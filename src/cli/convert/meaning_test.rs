@@ -38,38 +38,6 @@ fn names_checks_and_volumes_that_differ_are_carried_over_or_named() {
 }
 
 #[test]
-fn names_that_kubernetes_does_not_allow_are_aliases() {
-    says(
-        "  app_db: {image: 'a:1'}\n  app-db: {image: 'b:1'}\n  Web: {image: 'c:1', container_name: my.web, networks: {n: {aliases: \
-         [shop_1, 'no name']}}}\n  two: {image: 'd:1', networks: {n: {aliases: [shop_1]}}}\n",
-        &[
-            "  name: app-db-2\n  annotations:\n    coracle.dev/aliases: app_db\n",
-            "  name: web\n  annotations:\n    coracle.dev/aliases: my.web\n",
-            "  name: shop-1\n  annotations:\n    coracle.dev/aliases: shop_1\n",
-            "    alias-shop-1: \"true\"\n",
-            "  name: no-name\n",
-        ],
-        &["name: my-web"],
-    );
-}
-
-#[test]
-fn a_name_that_was_changed_takes_no_name_of_others() {
-    let made = yaml(
-        "services:\n  app_db: {image: 'a:1'}\n  x: {image: 'b:1', networks: {n: {aliases: [app-db]}}}\n  y: {image: 'c:1', networks: {n: \
-         {aliases: [app_db]}}}\n",
-    );
-    let of_x = "  name: app-db\nspec:\n  clusterIP: None\n  publishNotReadyAddresses: true\n  selector:\n    app: x\n";
-    let of_both = "  name: app-db-2\n  annotations:\n    coracle.dev/aliases: app_db\n";
-    check(
-        "a changed name",
-        &made,
-        &[of_x, of_both],
-        &["not carried over"],
-    );
-}
-
-#[test]
 fn the_node_has_a_name_and_name_servers_are_asked_after_its_own() {
     let hosts = "extra_hosts: ['host.docker.internal:host-gateway', 'box:host-gateway']";
     says(
@@ -158,59 +126,6 @@ fn a_step_changes_nothing_of_the_pod_that_it_comes_before() {
         &["initContainers:\n  - name: init"],
         &["runs again", "its network"],
     );
-}
-
-#[test]
-fn services_with_one_name_have_one_service() {
-    let text = "  a: {image: 'a:1', networks: {n: {aliases: [backend]}}}\n  b: {image: 'b:1', hostname: backend}\n";
-    let label = "alias-backend: \"true\"";
-    says(text, &[label, "  name: backend\n"], &[]);
-    let whole = yaml(&format!("services:\n{text}"));
-    assert_eq!(whole.matches(label).count(), 3, "{whole}");
-    assert_eq!(whole.matches("  name: backend\n").count(), 1, "{whole}");
-    let taken =
-        compose("services:\n  a: {image: 'a:1', hostname: b}\n  b: {image: 'b:1'}\n").unwrap();
-    assert!(
-        taken
-            .remarks
-            .iter()
-            .any(|r| r.ends_with("the name b: the service `b` has it")),
-        "{:?}",
-        taken.remarks
-    );
-    let dots = compose(
-        "services:\n  a: {image: 'a:1', networks: {m: {aliases: [xmpp.meet.jitsi]}}}\n  b: {image: 'b:1'}\n",
-    );
-    let dots = dots.unwrap();
-    assert_eq!(dots.remarks, [""; 0]);
-}
-
-#[test]
-fn a_single_service_has_its_name_in_networks_of_others_only() {
-    let service = "  name: db\nspec:\n  clusterIP: None";
-    for (service_keys, networks, is_named) in [
-        ("networks: [proxy]", "{proxy: {external: true}}", true),
-        (
-            "networks: {proxy: }",
-            "{proxy: {external: {name: web}}}",
-            true,
-        ),
-        ("networks: [lan]", "{lan: {name: lan}}", true),
-        ("restart: always", "{default: {name: lan}}", true),
-        ("ports: ['80:80']", "{proxy: {external: true}}", false),
-        ("networks: [back]", "{back: {driver: bridge}}", false),
-        ("network_mode: host", "{default: {name: lan}}", false),
-        ("container_name: my-db", "{}", false),
-    ] {
-        let text =
-            format!("services: {{db: {{image: 'a:1', {service_keys}}}}}\nnetworks: {networks}\n");
-        let made = yaml(&text);
-        assert_eq!(made.contains(service), is_named, "{text}{made}");
-    }
-    let made = yaml(
-        "services: {db: {image: 'a:1', container_name: my_db, networks: [n]}}\nnetworks: {n: {external: true}}\n",
-    );
-    check("names", &made, &["coracle.dev/aliases: my_db\n"], &[]);
 }
 
 #[test]
@@ -345,6 +260,17 @@ fn volumes_that_are_no_directories_of_the_node_are_named() {
         &["path: /srv/x", "readOnly: true", "the option uid=5"],
         &["driver local"],
     );
+    let memory = "volumes: {ram: {driver_opts: {type: tmpfs, device: tmpfs}}}\n";
+    let shared = "volume ram: in memory each container has its own";
+    let one = yaml(&format!(
+        "services: {{a: {{image: 'a:1', volumes: ['ram:/r']}}}}\n{memory}"
+    ));
+    check("one", &one, &["medium: Memory"], &[shared]);
+    let two = yaml(&format!(
+        "services: {{a: {{image: 'a:1', volumes: ['ram:/r']}}, b: {{image: 'b:1', volumes: [{{type: volume, source: ram, \
+         target: /r}}]}}}}\n{memory}"
+    ));
+    check("two", &two, &[shared], &[]);
     let external = of("{external: {name: my-cool-volume}}");
     check(
         "external",
@@ -537,7 +463,7 @@ fn containers_of_one_pod_share_what_each_asks_for() {
          service_completed_successfully}, vpn: {condition: service_started}}}\n  other: {image: 'o:1', depends_on: {init: \
          {condition: service_completed_successfully}}}\n",
         &[
-            "  - name: init\n    image: i:1\n  containers:",
+            "  - name: init\n    image: i:1\n    # an init container that fails runs again, unlike in compose\n  containers:",
             "coracle.dev/after: vpn\n",
             "depends_on: init: it is in the pod of `vpn`",
         ],

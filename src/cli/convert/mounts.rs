@@ -301,6 +301,10 @@ fn named(work: &Work<'_>, of: &Mount, pod: &mut Pod) -> Result<(String, bool), &
                 let what = format_args!("volume {source}: the option {other}");
                 work.lost(&mut pod.volumes, what);
             }
+            if is_shared(work, source) {
+                let what = format_args!("volume {source}: in memory each container has its own");
+                work.lost(&mut pod.volumes, what);
+            }
             let mount = Mount {
                 source: source.to_owned(),
                 size: wanted.and_then(size),
@@ -363,6 +367,20 @@ fn named(work: &Work<'_>, of: &Mount, pod: &mut Pod) -> Result<(String, bool), &
     let volume = map([("claimName", text(claim))]);
     let name = pod.volume(source, "persistentVolumeClaim", &volume);
     Ok((name, false))
+}
+
+/// Whether several services mount a volume.
+fn is_shared(work: &Work<'_>, volume: &str) -> bool {
+    let source = |item: &Value| match item.scalar_text() {
+        Some(short) => short.split_once(':').map(|(source, _)| source.to_owned()),
+        None => scalar(item, "source"),
+    };
+    let mounts = |service: &Value| {
+        let mut all = items(service.get("volumes")).into_iter();
+        all.any(|item| source(item).as_deref() == Some(volume))
+    };
+    let services = work.shared.project.services.iter();
+    services.filter(|(_, service)| mounts(service)).count() > 1
 }
 
 /// A secret or config: a file of the Secret or ConfigMap that is made of it.

@@ -29,7 +29,11 @@ pub(super) fn all(shared: &Shared<'_>, plan: &Plan<'_>, groups: &[Group<'_>]) ->
         for name in names(shared, plan, group) {
             match wanted.iter_mut().find(|(known, _)| *known == name) {
                 Some((_, pods)) if pods.contains(&group.pod) => {}
-                Some((_, pods)) => pods.push(group.pod.clone()),
+                Some((_, pods)) => {
+                    let others = groups.iter().filter(|other| pods.contains(&other.pod));
+                    apart(shared, plan, &name, group, others);
+                    pods.push(group.pod.clone());
+                }
                 None => wanted.push((name, vec![group.pod.clone()])),
             }
         }
@@ -57,6 +61,42 @@ pub(super) fn all(shared: &Shared<'_>, plan: &Plan<'_>, groups: &[Group<'_>]) ->
     all
 }
 
+/// Says of a name that pods of separate networks have: there is one network here, where it means all of them.
+fn apart<'g>(
+    shared: &Shared<'_>,
+    plan: &Plan<'_>,
+    name: &str,
+    group: &Group<'_>,
+    mut others: impl Iterator<Item = &'g Group<'g>>,
+) {
+    let networks = |group: &Group<'_>| {
+        let services = group.members.iter().map(|of| plan.services[of].service);
+        let all: Vec<String> = services.flat_map(networks).collect();
+        all
+    };
+    let own = networks(group);
+    let separate = others.find(|other| !networks(other).iter().any(|of| own.contains(of)));
+    if let (Some(other), [member, ..]) = (separate, &group.members[..]) {
+        let what = format_args!(
+            "the name {name}: `{}` has it in another network; here it means both",
+            other.pod
+        );
+        shared.lost(member, what);
+    }
+}
+
+/// The networks that a service is in: that of its project, if it names none.
+fn networks(service: &Value) -> Vec<String> {
+    let named: Vec<String> = match service.get("networks") {
+        Some(Value::Map(networks)) => networks.iter().map(|(name, _)| name.clone()).collect(),
+        list => scalars(list),
+    };
+    match named.is_empty() && service.get("network_mode").is_none() {
+        true => vec!["default".to_owned()],
+        false => named,
+    }
+}
+
 /// The label of pods that have a name in common.
 pub(super) fn label(name: &str) -> String {
     format!("alias-{name}")
@@ -69,8 +109,9 @@ fn names(shared: &Shared<'_>, plan: &Plan<'_>, group: &Group<'_>) -> Vec<String>
         let service = plan.services[member].service;
         let mut wanted = Vec::new();
         // A single one has nothing beside it that could ask for it, except in a network of others.
-        let of_others = is_in_network_of_others(shared, service);
-        if plan.services.len() > 1 || of_others {
+        let is_single = plan.services.len() == 1;
+        let of_others = is_single && is_in_network_of_others(shared, service);
+        if !is_single || of_others {
             wanted.push((*member).to_owned());
             wanted.extend(scalar(service, "container_name"));
             wanted.extend(scalar(service, "hostname"));
@@ -156,15 +197,9 @@ fn headless(shared: &Shared<'_>, named: &Named) -> Value {
 /// Whether a service is in a network that is not only its project's: one that is made elsewhere or has a name of its own.
 /// Those of commands and units all are.
 fn is_in_network_of_others(shared: &Shared<'_>, service: &Value) -> bool {
-    let mut own = match service.get("networks") {
-        Some(Value::Map(networks)) => networks.iter().map(|(name, _)| name.clone()).collect(),
-        list => scalars(list),
-    };
+    let own = networks(service);
     if shared.project.origin != "compose" {
         return own.iter().any(|name| name != "default");
-    }
-    if own.is_empty() && service.get("network_mode").is_none() {
-        own.push("default".to_owned());
     }
     let mut networks = shared.project.networks.iter();
     networks.any(|(name, network)| {
