@@ -108,7 +108,7 @@ pub(super) fn container(work: &Work<'_>, service: &Value, name: &str, pod: &mut 
 }
 
 fn image(work: &Work<'_>, service: &Value, all: &mut Entries) {
-    let given = scalar(service, "image");
+    let given = scalar(service, "image").filter(|image| !image.is_empty());
     if service.get("build").is_some() {
         let what = format_args!(
             "build: images are not built here; build it, then `docker save IMAGE | coracle image import -`"

@@ -385,6 +385,10 @@ fn profiles_choose_services() {
     let text = "services: {a: {image: x}, b: {image: z, profiles: [debug]}}";
     let files = || vec![("compose.yaml".to_owned(), text.to_owned())];
     assert!(!yaml(text).contains("image: z"));
+    let none = compose("services: {b: {image: z, profiles: [debug]}}").err();
+    assert!(none.is_some_and(|why| why.contains("`--profile debug`")));
+    let provided = compose("services: {b: {provider: {type: model}}}").err();
+    assert!(provided.is_some_and(|why| why.contains("b: a program that compose calls")));
     assert!(yaml(&text.replace("[debug]", "['', debug]")).contains("image: z"));
     for profile in ["debug", "*"] {
         let output = converted(
@@ -492,7 +496,10 @@ fn what_only_a_shell_can_do_is_refused_and_a_comment_is_left_out() {
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
-    assert!(!text.contains('`') && !text.contains("end"), "{text}");
+    assert!(
+        !text.contains("optional") && !text.contains("what it is") && !text.contains("end"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::convert_test::{compose, whole};
 use super::meaning_test::{check, says};
-use super::{Given, Source, convert, with_override};
+use super::{Given, Source, convert, file_name, with_override};
 
 #[test]
 fn what_cannot_be_read_or_is_made_elsewhere_is_said() {
@@ -47,6 +47,13 @@ fn a_project_and_what_it_builds_have_the_names_that_compose_gives_them() {
         let variable = format!("value: is {name}\n");
         check(folder, &made, &[&image, &variable], &["not set"]);
     }
+    let empty = built.replace("build: .", "build: ., image: '$UNSET'");
+    check(
+        "empty",
+        &made("x", &empty, None, None),
+        &["image: x-back_end\n"],
+        &[],
+    );
     let named = format!("name: shop\n{built}");
     for (set, given, name) in [
         (None, None, "shop"),
@@ -76,6 +83,13 @@ fn a_file_that_overrides_the_compose_file_is_read_whatever_its_ending() {
         assert_eq!(with_override(first.clone()), both);
     }
     std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn pods_of_one_name_in_several_namespaces_have_files_of_their_own() {
+    assert_eq!(file_name("a", None), "a.yaml");
+    assert_eq!(file_name("a", Some("default")), "a.yaml");
+    assert_eq!(file_name("a", Some("shop")), "shop-a.yaml");
 }
 
 #[test]

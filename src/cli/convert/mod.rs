@@ -36,6 +36,8 @@ mod lost_test;
 #[cfg(test)]
 mod meaning_test;
 #[cfg(test)]
+mod names_test;
+#[cfg(test)]
 mod units_test;
 
 use std::path::{Path, PathBuf};
@@ -220,7 +222,13 @@ fn convert(
         whole.remarks.extend(made.remarks);
     }
     match whole.files.is_empty() && whole.manifests.is_empty() {
-        true => Err("there is nothing in it that a pod can be made of".to_owned()),
+        true => {
+            let nothing = "there is nothing in it that a pod can be made of".to_owned();
+            Err(std::iter::once(nothing)
+                .chain(whole.remarks)
+                .collect::<Vec<_>>()
+                .join("; "))
+        }
         false => Ok(whole),
     }
 }
@@ -370,7 +378,8 @@ fn finish(args: &ConvertArgs, output: &Output, failed: impl Fn() -> CliError) ->
             return Ok(ExitCode::SUCCESS);
         }
         Some(path) if path.is_dir() => {
-            let file = |(name, _): &(String, String)| path.join(format!("{name}.yaml"));
+            let namespace = args.namespace.as_deref();
+            let file = |(name, _): &(String, String)| path.join(file_name(name, namespace));
             texts.iter().map(|one| (file(one), &*one.1)).collect()
         }
         // A bare name has an empty folder.
@@ -388,7 +397,9 @@ fn finish(args: &ConvertArgs, output: &Output, failed: impl Fn() -> CliError) ->
             "`{}` exists and says something else",
             path.display()
         ))
-        .hint("nothing was written; --force replaces it"));
+        .hint(
+            "nothing was written; --force replaces it, --namespace or another directory keeps both",
+        ));
     }
     for (path, text) in &files {
         write(path, text)?;
@@ -403,6 +414,14 @@ const OVERRIDES: [&str; 4] = [
     "docker-compose.override.yaml",
     "docker-compose.override.yml",
 ];
+
+/// The name of a pod's file: projects of several namespaces may have pods of the same name.
+fn file_name(pod: &str, namespace: Option<&str>) -> String {
+    match namespace {
+        None | Some("default") => format!("{pod}.yaml"),
+        Some(namespace) => format!("{namespace}-{pod}.yaml"),
+    }
+}
 
 /// The files that were named, or those that compose looks for in the current directory.
 fn paths(args: &ConvertArgs) -> Result<Vec<PathBuf>> {

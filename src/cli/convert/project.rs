@@ -237,6 +237,7 @@ fn images(services: &Entries, variables: &Variables<'_>) -> Result<(), String> {
     for (name, service) in services {
         match scalar(service, "image") {
             None if service.get("build").is_some() => {}
+            Some(image) if image.is_empty() && service.get("build").is_some() => {}
             None => wrong.push(format!("`{name}` has neither `image` nor `build`")),
             Some(image) => {
                 if let Err(why) = ImageName::parse(&image) {
