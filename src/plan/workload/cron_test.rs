@@ -237,19 +237,24 @@ fn times_that_are_missed_count_as_far_as_the_deadline_reaches() {
 #[test]
 fn a_clock_that_is_ahead_at_each_boot_keeps_no_run_from_its_time() {
     const MONTH: i64 = 30 * 86_400;
-    let ahead: [(&str, fn(i64) -> i64); 4] = [
-        ("more and more", |boot| (boot + 1) * MONTH),
-        ("less and less", |boot| (50 - boot) * MONTH),
-        ("here and there", |boot| (boot * 7_919 % 41 + 1) * MONTH),
-        ("the same", |boot| 6 * MONTH + boot * 600),
-    ];
-    for (how, ahead) in ahead {
+    let ahead = |how, boot| match how {
+        "more and more" => (boot + 1) * MONTH,
+        "less and less" => (50 - boot) * MONTH,
+        "here and there" => (boot * 7_919 % 41 + 1) * MONTH,
+        _ => 6 * MONTH + boot * 600,
+    };
+    for how in [
+        "more and more",
+        "less and less",
+        "here and there",
+        "the same",
+    ] {
         let text = document("*/5 * * * *", "  successfulJobsHistoryLimit: 100\n");
         let mut world = World::at(0);
         world.read(&text);
         for boot in 0..40 {
             world = world.reboot();
-            world.now.wall = Wall((START + ahead(boot)) * 1_000_000);
+            world.now.wall = Wall((START + ahead(how, boot)) * 1_000_000);
             world.read(&text);
             world.keep();
             world.finish(0);

@@ -49,10 +49,13 @@ impl JobRecord {
         }
     }
 
-    /// The node shuts down: what ends now is not cut short.
+    /// The node shuts down: what ends now is not cut short. Returns whether anything was at work.
     pub(super) fn shut_down(&mut self) -> bool {
-        let at_work = self.begun.values_mut().map(|begun| &mut begun.at_work);
-        at_work.fold(false, |any, at_work| std::mem::take(at_work) || any)
+        let mut any = false;
+        for begun in self.begun.values_mut() {
+            any |= std::mem::take(&mut begun.at_work);
+        }
+        any
     }
 
     /// Counts the pods that were cut short too often.

@@ -184,9 +184,9 @@ impl Jobs {
 
     /// The node shuts down.
     pub(in crate::plan) fn shut_down(&mut self) {
-        let all = self.records.values_mut();
-        let changed = all.fold(false, |any, record| record.shut_down() || any);
-        self.changes += u64::from(changed);
+        for record in self.records.values_mut() {
+            self.changes += u64::from(record.shut_down());
+        }
     }
 
     /// How and when this one has ended, if it has.
