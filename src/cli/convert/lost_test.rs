@@ -71,7 +71,7 @@ fn a_file_that_overrides_the_compose_file_is_read_whatever_its_ending() {
     let folder = std::env::temp_dir().join(format!("coracle-override-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let first = folder.join("compose.yaml");
-    assert_eq!(with_override(first.clone()), [first.clone()]);
+    assert_eq!(with_override(first.clone()), std::slice::from_ref(&first));
     for name in [
         "docker-compose.override.yml",
         "docker-compose.override.yaml",
