@@ -150,7 +150,7 @@ fn add_circles(reports: &mut [(Report, Documents)]) {
 }
 
 /// Checks the pods again by the priority classes of all files.
-fn add_classes(level: (PodSecurity, bool), reports: &mut [(Report, Documents)]) {
+fn add_classes(level: (PodSecurity, bool), inputs: &[Input], reports: &mut [(Report, Documents)]) {
     let named = |class: &PriorityClass| {
         let name = class.metadata.name.clone().unwrap_or_default();
         (name, class.clone())
@@ -158,8 +158,9 @@ fn add_classes(level: (PodSecurity, bool), reports: &mut [(Report, Documents)]) 
     let all = reports.iter().flat_map(|(_, d)| &d.priority_classes);
     let classes: PriorityClasses = all.map(named).gather();
     let may_use = |report: &Report| report.errors.is_empty() && !classes.is_empty();
-    for checked in reports.iter_mut().filter(|(report, _)| may_use(report)) {
-        *checked = check(level, Path::new(&checked.0.file), &classes);
+    let both = reports.iter_mut().zip(inputs);
+    for (checked, input) in both.filter(|((report, _), _)| may_use(report)) {
+        *checked = check(level, input, &classes);
     }
 }
 
@@ -239,12 +240,15 @@ pub(super) fn run(args: &ValidateArgs) -> Result<ExitCode> {
     let groups = folders.into_iter().map(|folder| vec![folder]);
     for group in groups.chain([named]) {
         let begin = reports.len();
+        let mut inputs = Vec::new();
         for path in group {
-            for file in files(&path)? {
-                reports.push(check(level, &file, &PriorityClasses::new()));
-            }
+            inputs.extend(files(&path)?.iter().map(|file| Input::of(file)));
         }
-        add_classes(level, &mut reports[begin..]);
+        let checked = inputs
+            .iter()
+            .map(|input| check(level, input, &PriorityClasses::new()));
+        reports.extend(checked);
+        add_classes(level, &inputs, &mut reports[begin..]);
         add_conflicts(&mut reports[begin..]);
         add_shared_ports(&mut reports[begin..]);
     }
@@ -332,22 +336,41 @@ pub(super) fn files(path: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-fn check(level: (PodSecurity, bool), file: &Path, beside: &PriorityClasses) -> (Report, Documents) {
-    let name = match file.as_os_str() == "-" {
-        true => "stdin".to_owned(),
-        false => file.display().to_string(),
-    };
+/// A file that was read. Standard input and pipes can be read only once.
+struct Input {
+    name: String,
+    content: std::io::Result<Vec<u8>>,
+}
+
+impl Input {
+    fn of(file: &Path) -> Self {
+        let name = match file.as_os_str() == "-" {
+            true => "stdin".to_owned(),
+            false => file.display().to_string(),
+        };
+        Self {
+            name,
+            content: read(file),
+        }
+    }
+}
+
+fn check(
+    level: (PodSecurity, bool),
+    input: &Input,
+    beside: &PriorityClasses,
+) -> (Report, Documents) {
     let failed = |error| {
         let report = Report {
-            file: name.clone(),
+            file: input.name.clone(),
             errors: vec![error],
             ..Report::default()
         };
         (report, Documents::default())
     };
-    match read(file) {
+    match &input.content {
         Ok(bytes) if bytes.len() as u64 > MAX_FILE => failed("larger than 10 MiB".to_owned()),
-        Ok(bytes) => validated(level, &name, &bytes, beside),
+        Ok(bytes) => validated(level, &input.name, bytes, beside),
         Err(error) => failed(format!("could not be read: {error}")),
     }
 }
