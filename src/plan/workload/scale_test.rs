@@ -53,6 +53,25 @@ fn pods_that_are_too_many_serve_until_enough_others_do() {
 }
 
 #[test]
+fn pods_that_are_too_many_make_room_for_one_that_comes() {
+    for (surge, unavailable, shown) in [("0", "1", "0 1"), ("1", "0", "0 1 2+")] {
+        let more = strategy(surge, unavailable);
+        let mut world = World::new();
+        world.read(&document("Deployment", 'a', 4, &more));
+        for number in [2, 3] {
+            let uid = world.uids('a')[number].clone();
+            world.set_pod_ready(&uid, true);
+        }
+        let uid = world.uids('a')[0].clone();
+        let fact = PodFact::DeleteRequested { grace_ms: None };
+        world.tell(Event::Pod { uid, fact });
+        world.read(&document("Deployment", 'a', 2, &more));
+        world.gone();
+        assert_eq!(numbers(&world), shown);
+    }
+}
+
+#[test]
 fn another_strategy_in_a_rollout_lets_the_new_pods_stay() {
     let mut world = World::new();
     world.read(&document("Deployment", 'a', 3, ""));

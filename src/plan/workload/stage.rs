@@ -152,30 +152,29 @@ impl<'s> Stage<'s> {
 
     /// The pods that are too many and stay for now: they serve until enough others do.
     fn surplus(&self, wanted: &[&Arc<PodSpec>]) -> Vec<&'s Arc<PodSpec>> {
-        let stays = self.workload.key.kind != WorkloadKind::StatefulSet;
-        if !stays || self.elsewhere || self.stopped {
+        let none = self.workload.key.kind == WorkloadKind::StatefulSet
+            || self.elsewhere
+            || self.stopped
+            || self.staying_surplus().next().is_none();
+        if none {
             return Vec::new();
         }
-        let serving = self
-            .new
-            .iter()
-            .filter(|new| self.serves(new))
-            .map(|new| &new.wanted.key);
-        let live = self.live().filter(|old| self.is_available(old.ready));
-        let serving = serving.chain(live.map(|old| &old.pod.spec.key));
-        let serving: BTreeSet<&PodKey> = serving.gather();
-        let others = wanted
-            .iter()
-            .filter(|pod| serving.contains(&pod.key))
-            .count();
-        let mut surplus: Vec<&Old<'s>> = self
-            .staying_surplus()
-            .filter(|old| self.is_available(old.ready))
-            .collect();
+        let is_wanted = |pod: &PodKey| wanted.iter().any(|wanted| wanted.key == *pod);
+        let new = self.new.iter().filter(|new| is_wanted(&new.wanted.key));
+        let serving = new.clone().filter(|new| self.serves(new)).count();
+        let old = self.live().filter(|old| is_wanted(&old.pod.spec.key));
+        let serving = serving + old.filter(|old| self.is_available(old.ready)).count();
+        let replicas = self.new.len();
+        let mut most = replicas.saturating_sub(serving);
+        // A pod that is about to come needs the room.
+        let comes = new.clone().any(|new| !new.stays());
+        if let (true, Update::Rolling { surge, .. }) = (comes, self.workload.update) {
+            most = most.min((replicas + surge as usize).saturating_sub(wanted.len()));
+        }
+        let available = |old: &&Old<'_>| self.is_available(old.ready);
+        let mut surplus: Vec<&Old<'s>> = self.staying_surplus().filter(available).collect();
         surplus.order_by_key(|old| ordinal(&old.pod.spec));
-        let kept = surplus
-            .into_iter()
-            .take(self.new.len().saturating_sub(others));
+        let kept = surplus.into_iter().take(most);
         kept.map(|old| old.pod.wanted()).collect()
     }
 
