@@ -207,8 +207,9 @@ fn add_shared_ports(reports: &mut [(Report, Documents)]) {
     }
 }
 
-/// Reports objects that an earlier file of the directory defines already: the agent takes the first one.
-fn add_conflicts(reports: &mut [(Report, Documents)]) {
+/// Reports objects that an earlier file of the directory defines already: the agent takes the first one. Files that are
+/// named may be meant for several nodes, so that theirs are warnings.
+fn add_conflicts(named: bool, reports: &mut [(Report, Documents)]) {
     for index in 1..reports.len() {
         let (earlier, rest) = reports.split_at_mut(index);
         let Some((report, defined)) = rest.first_mut() else {
@@ -226,19 +227,22 @@ fn add_conflicts(reports: &mut [(Report, Documents)]) {
             None => what,
         });
         let found: Vec<String> = found.collect();
-        report.errors.extend(found);
+        match named {
+            true => report.warnings.extend(found),
+            false => report.errors.extend(found),
+        }
     }
 }
 
 pub(super) fn run(args: &ValidateArgs) -> Result<ExitCode> {
     let node = Node::of_this_machine();
     let level = (args.pod_security.unwrap_or(node.pod_security), args.strict);
-    // Files that are named belong together, as a shell lists those of a directory.
+    // Files that are named may belong together, as a shell lists those of a directory.
     let (folders, named): (Vec<PathBuf>, Vec<PathBuf>) =
         args.paths.iter().cloned().partition(|path| path.is_dir());
     let mut reports = Vec::new();
-    let groups = folders.into_iter().map(|folder| vec![folder]);
-    for group in groups.chain([named]) {
+    let groups = folders.into_iter().map(|folder| (false, vec![folder]));
+    for (named, group) in groups.chain([(true, named)]) {
         let begin = reports.len();
         let mut inputs = Vec::new();
         for path in group {
@@ -249,7 +253,7 @@ pub(super) fn run(args: &ValidateArgs) -> Result<ExitCode> {
             .map(|input| check(level, input, &PriorityClasses::new()));
         reports.extend(checked);
         add_classes(level, &inputs, &mut reports[begin..]);
-        add_conflicts(&mut reports[begin..]);
+        add_conflicts(named, &mut reports[begin..]);
         add_shared_ports(&mut reports[begin..]);
     }
     add_circles(&mut reports);
