@@ -349,6 +349,11 @@ fn a_preloaded_image_is_for_all_pods_unless_all_images_are_verified() {
         &with_secrets("e", (&name, "Never"), "{name: right}"),
     );
     agent.wait_running("e");
+    // Those that were refused may ask again at any time.
+    for refused in ["b", "c"] {
+        agent.remove(&format!("{refused}.yaml"));
+        agent.wait_gone(refused);
+    }
     set(&agent, &file, "NeverVerifyPreloadedImages");
     registry.proxy.reset();
     agent.write("f.yaml", &pod("f", &name, "IfNotPresent"));
