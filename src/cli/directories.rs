@@ -1,17 +1,15 @@
 //! The directories of this machine's agent, from the running agent, else from its systemd unit and the settings.
 
 use std::path::{Path, PathBuf};
-use std::process::Command as Program;
 
 use clap::Parser;
 use serde_json::Value;
 
 use super::args::{Cli, Command, DEFAULT_SOCKET, RunArgs};
 use super::client::Client;
+use super::install::{SERVICE, properties};
 use crate::config::{Effective, Files};
 use crate::layout::Layout;
-
-const UNIT: &str = "coracle.service";
 
 /// Directories and where they were found.
 #[derive(Debug)]
@@ -103,12 +101,7 @@ fn running(client: &Client) -> Option<(PathBuf, PathBuf, Given)> {
 
 /// Reads the flags of `ExecStart=` in the agent's systemd unit.
 fn unit() -> Option<RunArgs> {
-    let shown = Program::new("systemctl")
-        .args(["show", "--property=ExecStart", UNIT])
-        .stderr(std::process::Stdio::null())
-        .output()
-        .ok()?;
-    flags(&String::from_utf8_lossy(&shown.stdout))
+    flags(&properties(SERVICE, "ExecStart"))
 }
 
 /// Parses `ExecStart={ path=… ; argv[]=coracle run … ; ignore_errors=no ; … }`.

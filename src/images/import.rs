@@ -319,22 +319,28 @@ fn full_disk(why: ImageError, space: &Space) -> ImageError {
     }
 }
 
+impl Request {
+    /// An import without any option.
+    pub(crate) fn of(store: &Path, archive: &Path) -> Self {
+        Self {
+            store: store.to_owned(),
+            archive: archive.to_owned(),
+            preloaded: false,
+            name: None,
+            keep: KeepFree::default(),
+            pulled: false,
+            arriving: None,
+            platform: None,
+            bundle: None,
+            vouched: false,
+            access: Accesses::new(),
+            trust: Trust::default(),
+        }
+    }
+}
+
 /// Imports an archive in this process, with all its rights: not for untrusted archives, but for tests of arbitrary
 /// input.
 pub fn import_here(store: &Path, archive: &Path) -> Result<Vec<Imported>, ImageError> {
-    let request = Request {
-        store: store.to_owned(),
-        archive: archive.to_owned(),
-        preloaded: false,
-        name: None,
-        keep: KeepFree::default(),
-        pulled: false,
-        arriving: None,
-        platform: None,
-        bundle: None,
-        vouched: false,
-        access: Accesses::new(),
-        trust: Trust::default(),
-    };
-    import(&request, &mut |_| Ok(()))
+    import(&Request::of(store, archive), &mut |_| Ok(()))
 }

@@ -10,10 +10,7 @@ use super::error::ImageError;
 use super::import::{Request, import};
 use super::oci::Platform;
 use super::progress::Imported;
-use super::signatures::Trust;
-use super::space::KeepFree;
 use super::store::ImageStore;
-use crate::types::image_access::Accesses;
 
 /// A directory of one test, removed at its end.
 pub(crate) struct Room(pub(crate) PathBuf);
@@ -40,20 +37,7 @@ impl Room {
 
     /// What imports an archive, if nothing is changed about it.
     pub(crate) fn request(&self, archive: &Path) -> Request {
-        Request {
-            store: self.0.join("store"),
-            archive: archive.to_owned(),
-            preloaded: false,
-            name: None,
-            keep: KeepFree::default(),
-            pulled: false,
-            arriving: None,
-            platform: None,
-            bundle: None,
-            vouched: false,
-            access: Accesses::new(),
-            trust: Trust::default(),
-        }
+        Request::of(&self.0.join("store"), archive)
     }
 
     pub(crate) fn import(&self, archive: &Path) -> Result<Vec<Imported>, ImageError> {

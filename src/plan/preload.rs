@@ -82,7 +82,7 @@ mod tests {
         failures.note(archive, 2, false, now);
         assert!(
             failures.is_due(archive, &2, now.plus(5 * MINUTE)),
-            "another state begins anew"
+            "a changed archive starts over"
         );
     }
 
@@ -96,7 +96,7 @@ mod tests {
         assert!(failures.is_due(Path::new("/images/b.tar"), &1, Time(0)));
         failures.keep_only(&[archive]);
         assert!(!failures.is_due(archive, &1, Time(u64::MAX)));
-        // It was removed, and comes back.
+        // Removed, then put back.
         failures.keep_only(&[]);
         assert!(failures.is_due(archive, &1, Time(0)));
     }

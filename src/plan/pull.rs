@@ -64,13 +64,13 @@ pub struct Room {
 /// A pull whose image did not fit on the disk. Another attempt writes all of it again, as far as it gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unfit {
-    /// When that was.
+    /// When it failed.
     pub at: Time,
-    /// What it had.
+    /// How much room there was.
     pub room: Room,
 }
 
-/// What has to be free beside: logs and other images come and go.
+/// How much more room counts as clearly more: logs and other images come and go.
 const MORE: Room = Room {
     bytes: 32 << 20,
     inodes: 4096,

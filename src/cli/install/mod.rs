@@ -6,7 +6,7 @@ mod remove;
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Stdio};
 
 use place::{Change, Place};
 
@@ -201,12 +201,20 @@ fn start(now: bool, changed: bool) -> Result<()> {
 /// Whether the unit's process runs the installed program. An installation that was interrupted, or was told not to start
 /// anything, leaves one of the former program.
 fn runs_now(program: &Path) -> bool {
+    let shown = properties(SERVICE, "MainPID");
+    let pid = shown.trim().strip_prefix("MainPID=");
+    let pid = pid.and_then(|pid| pid.parse().ok()).unwrap_or(0);
+    pid > 0 && upgrade::runs(pid, program)
+}
+
+/// Properties of a unit as lines `NAME=VALUE`; empty if systemd does not answer. `names` are separated by commas.
+pub(super) fn properties(unit: &str, names: &str) -> String {
     let shown = Command::new("systemctl")
-        .args(["show", "--property=MainPID", "--value", SERVICE])
+        .args(["show", &format!("--property={names}"), unit])
+        .stderr(Stdio::null())
         .output();
     let shown = shown.map(|done| String::from_utf8_lossy(&done.stdout).into_owned());
-    let pid = shown.unwrap_or_default().trim().parse().unwrap_or(0);
-    pid > 0 && upgrade::runs(pid, program)
+    shown.unwrap_or_default()
 }
 
 pub(super) fn systemd_runs() -> bool {

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::super::client::Client;
 use super::super::error::{CliError, Result};
-use super::super::install::{SERVICE, systemctl, systemd_runs};
+use super::super::install::{SERVICE, properties, systemctl, systemd_runs};
 use super::record::former_of;
 use crate::layout::Layout;
 use crate::sys::{clock, process};
@@ -178,12 +178,7 @@ impl Host {
                 goes_down,
             };
         }
-        let wanted = "--property=ExecMainStartTimestampMonotonic,ActiveState";
-        let shown = Command::new("systemctl")
-            .args(["show", wanted, SERVICE])
-            .output();
-        let shown = shown.map(|done| String::from_utf8_lossy(&done.stdout).into_owned());
-        let shown = shown.unwrap_or_default();
+        let shown = properties(SERVICE, "ExecMainStartTimestampMonotonic,ActiveState");
         let of = |name: &str| {
             let mut lines = shown.lines();
             lines.find_map(|line| line.strip_prefix(name)?.strip_prefix('='))
@@ -292,11 +287,7 @@ pub(in crate::cli) fn runs(pid: i32, program: &Path) -> bool {
 
 /// Checks that systemd knows the watcher of this program.
 pub(super) fn unit_is_there(program: &Path) -> Result<()> {
-    let shown = Command::new("systemctl")
-        .args(["show", "--property=ExecStart", "--value", WATCHER])
-        .output();
-    let shown = shown.map(|done| String::from_utf8_lossy(&done.stdout).into_owned());
-    let shown = shown.unwrap_or_default();
+    let shown = properties(WATCHER, "ExecStart");
     let Some(path) = starts(&shown) else {
         return Err(CliError::new(format!("the unit {WATCHER} is missing"))
             .hint("`coracle install` puts it in place"));
@@ -314,7 +305,7 @@ pub(super) fn unit_is_there(program: &Path) -> Result<()> {
     }
 }
 
-/// The program of a unit as systemctl shows it: `{ path=PROGRAM ; argv[]=... }`.
+/// The program of a unit as systemctl shows it: `ExecStart={ path=PROGRAM ; argv[]=... }`.
 fn starts(shown: &str) -> Option<&str> {
     let (path, _) = shown.split_once("path=")?.1.split_once(" ;")?;
     Some(path)

@@ -54,7 +54,7 @@ fn ready_pods_that_are_steady_are_expected_as_they_are() {
 
 #[test]
 fn the_program_of_a_unit_is_read_from_what_systemctl_shows() {
-    let shown = "{ path=/usr/bin/coracle.former ; argv[]=/usr/bin/coracle.former upgrade --watch ; ignore_errors=no }";
+    let shown = "ExecStart={ path=/usr/bin/coracle.former ; argv[]=/usr/bin/coracle.former upgrade --watch ; ignore_errors=no }";
     assert_eq!(starts(shown), Some("/usr/bin/coracle.former"));
-    assert_eq!(starts("\n"), None);
+    assert_eq!(starts("ExecStart=\n"), None);
 }

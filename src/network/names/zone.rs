@@ -141,7 +141,7 @@ impl Zone {
         self.add(&format!("{namespace}.pod"), []);
         self.add(&format!("{namespace}.svc"), []);
         match &service.spec.address {
-            // What is elsewhere may have no name: where a cluster answers with a name that nobody knows, the address helps.
+            // A cluster would answer with an address as if it were a name, which nobody could resolve.
             ServiceAddress::External(target) => match target.parse::<IpAddr>() {
                 Ok(ip) => self.add(&owner, [address(&ip)]),
                 Err(_) => self.add(&owner, parse(target).map(Data::Cname)),

@@ -294,7 +294,7 @@ async fn in_force(
     }))
 }
 
-/// The generation in force of a bundle. One whose record cannot be read is another bundle than any, which replaces it.
+/// The generation in force of a bundle. One whose record cannot be read counts as none, so that any bundle replaces it.
 fn current(bundles: &Path, name: &str) -> std::io::Result<Option<(u64, Record)>> {
     let folder = disk::Folder::of(bundles, name);
     let state = folder.state()?;

@@ -41,13 +41,13 @@ impl Tools {
         if let Some(room) = self.room_of(image).await {
             let at = now().time;
             let mut all = lock(&self.pulls.0.unfit);
-            // Those of images that no pod asks for any more are old one day.
+            // Images that no pod asks for any more are forgotten after a while.
             all.retain(|_, (unfit, _)| unfit.still(Room::default(), at));
             all.insert(image.to_string(), (Unfit { at, room }, why));
         }
     }
 
-    /// An image fits.
+    /// Forgets that an image did not fit.
     pub(super) fn note_fit(&self, image: &ImageName) {
         lock(&self.pulls.0.unfit).remove(&image.to_string());
     }

@@ -42,7 +42,7 @@ fn a_priority_class_rolls_nothing_out_and_its_pods_get_its_value() {
             assert_eq!(priorities(&world), [7], "{after}");
             assert_eq!(world.status()["updatedReplicas"].as_u64().unwrap_or(1), 1);
         }
-        // Another class in the template is another template.
+        // A template that names another class has changed.
         let mut world = World::new();
         world.read(&with_classes(&text, 5, false));
         world.set_ready('a', true);

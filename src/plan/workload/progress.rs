@@ -89,7 +89,7 @@ impl Progress {
                 true => self.let_in.min(workload.pods.len()),
                 false => 0,
             },
-            // What came to its end does not begin again.
+            // A rollout that was complete stays complete.
             complete: same && self.complete,
             available: self.available,
             progressing: self.progressing,

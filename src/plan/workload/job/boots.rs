@@ -9,10 +9,10 @@ use super::{JobRecord, Own, restarts};
 use crate::plan::{Stamp, Time};
 use crate::spec::workload::job::Job;
 
-/// So often a pod of an index may be cut short without a failure.
+/// How often pods of an index may be cut short before that counts as a failure.
 const FREE_CUTS: u32 = 3;
 
-/// The active time is noted in steps of a tenth of what there is, and of this at least, in milliseconds.
+/// Active time is noted in steps of a tenth of `activeDeadlineSeconds`, or of this if it is longer, in milliseconds.
 const MIN_STEP_MS: u64 = 30_000;
 
 /// The newest pod of an index that was let in.
@@ -24,10 +24,11 @@ pub(super) struct Begun {
     at_work: bool,
     /// The boot ended while it was.
     cut: bool,
-    /// How often that was so, of all pods of the index.
+    /// How often a boot ended under a pod of the index.
     cuts: u32,
-    /// Its restarts that count, in this boot and in earlier ones.
+    /// Its restarts after failures, in this boot.
     restarts: u32,
+    /// The same in earlier boots.
     former_restarts: u32,
 }
 

@@ -73,7 +73,7 @@ pub struct JobRecord {
     /// The newest pods of open indexes that were let in.
     #[serde(default)]
     begun: BTreeMap<u32, boots::Begun>,
-    /// For how long it was active as it was noted last, in milliseconds, and how much of that in earlier boots.
+    /// The active time noted last, in milliseconds, and the part of it from earlier boots.
     #[serde(default)]
     active_ms: u64,
     #[serde(default)]
