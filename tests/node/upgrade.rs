@@ -170,16 +170,28 @@ fn newer() -> Vec<u8> {
     bytes
 }
 
-/// A program in C that says that it is version 9 and writes state of format 2. When it is to be the agent, it spoils the
-/// node's records, and ends with 1.
-const CRASHING: &str = r#"#include <stdio.h>
-#include <stdlib.h>
+/// A program in C that says that it is version 9 and writes state of format 2. When it is to be the agent, it replaces the
+/// node's records, one after the other, and ends with 1.
+const CRASHING: &str = r#"#include <glob.h>
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 int main(int n, char **a) {
+    const char record[] = "{\"format\":2,\"version\":\"9.0.0\"}";
     for (int i = 1; i < n; i++)
         if (!strcmp(a[i], "version")) return puts("{\"client\":\"9.0.0\",\"stateFormat\":2}") < 0;
-    system("cd ROOT && for f in root/*.json run/*.json root/pods/*/*.json run/pods/*/*.json; do"
-        " test ! -e $f || echo '{\"format\":2,\"version\":\"9.0.0\"}' >$f; done");
+    glob_t all;
+    glob("ROOT/root/*.json", 0, 0, &all);
+    glob("ROOT/run/*.json", GLOB_APPEND, 0, &all);
+    glob("ROOT/root/pods/*/*.json", GLOB_APPEND, 0, &all);
+    glob("ROOT/run/pods/*/*.json", GLOB_APPEND, 0, &all);
+    for (size_t i = 0; i < all.gl_pathc; i++) {
+        FILE *file = fopen("ROOT/record", "w");
+        fputs(record, file);
+        fclose(file);
+        rename("ROOT/record", all.gl_pathv[i]);
+        usleep(50000);
+    }
     return 1;
 }
 "#;

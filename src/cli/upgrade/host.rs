@@ -248,19 +248,21 @@ impl Host {
         Ok(())
     }
 
-    /// Stops the agent without its pods, so that it writes nothing more. Without systemd the init starts another one,
+    /// Stops the agent without its pods, so that it writes nothing more, also if it does not answer. Without systemd the init starts another one,
     /// of the program that is installed by now.
     pub(super) fn stop(&self, kill: bool) -> Result<()> {
         if !systemd_runs() {
             let pid = self.agent_pid();
-            if pid <= 0 || runs(pid, &self.program) {
-                return Ok(());
+            let mut agents = agents_of_replaced(&self.program);
+            if pid > 0 && !runs(pid, &self.program) && !agents.contains(&pid) {
+                agents.push(pid);
             }
-            end(pid, libc::SIGKILL)?;
+            for pid in &agents {
+                end(*pid, libc::SIGKILL)?;
+            }
             let begun = clock::boot_ms();
-            while fs::metadata(format!("/proc/{pid}/exe")).is_ok()
-                && clock::boot_ms() - begun < STOP_MS
-            {
+            let is_there = |pid: &i32| fs::metadata(format!("/proc/{pid}/exe")).is_ok();
+            while agents.iter().any(is_there) && clock::boot_ms() - begun < STOP_MS {
                 std::thread::sleep(Duration::from_millis(20));
             }
             return Ok(());
@@ -283,6 +285,21 @@ pub(in crate::cli) fn runs(pid: i32, program: &Path) -> bool {
         (Ok(a), Ok(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()),
         _ => false,
     }
+}
+
+/// The agents of the program that was there before the installed one, also those that do not answer: one at its start
+/// may write its records already.
+fn agents_of_replaced(program: &Path) -> Vec<i32> {
+    let mut replaced = program.as_os_str().to_owned();
+    replaced.push(" (deleted)");
+    let all = procfs::process::all_processes().into_iter().flatten();
+    let agents = all.flatten().filter(|process| {
+        let is_of = process.exe().is_ok_and(|exe| exe == replaced);
+        let words = is_of.then(|| process.cmdline().unwrap_or_default());
+        let words = words.iter().flatten().take_while(|word| *word != "--");
+        words.skip(1).any(|word| word == "run")
+    });
+    agents.map(|process| process.pid).collect()
 }
 
 /// Checks that systemd knows the watcher of this program.
