@@ -100,7 +100,14 @@ fn validated(
             report.services = services.map(|s| s.spec.key.to_string()).collect();
             defined = found;
         }
-        Err(errors) => report.errors = errors.iter().map(ToString::to_string).collect(),
+        Err(errors) => {
+            report.errors = errors.iter().map(ToString::to_string).collect();
+            if super::convert::is_of_podman(bytes) {
+                report.warnings.push(format!(
+                    "{name}: podman wrote this; `coracle convert {name}` changes what Kubernetes refuses"
+                ));
+            }
+        }
     }
     (report, defined)
 }

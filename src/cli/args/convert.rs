@@ -7,8 +7,8 @@ use clap::Args;
 /// `coracle convert`.
 #[derive(Debug, Clone, Args)]
 pub struct ConvertArgs {
-    /// Compose files (later ones override earlier ones), quadlet units, files with `docker run` lines, or `-`; without
-    /// any, the compose file of this directory
+    /// Compose files (later ones override earlier ones), quadlet units, files with `docker run` lines, manifests of
+    /// `podman kube generate`, or `-`; without any, the compose file of this directory
     #[arg(value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// A `docker run …` or `podman run …` command

@@ -254,11 +254,11 @@ pub enum Command {
         after_help = "Examples:\n  coracle validate web.yaml\n  cat web.yaml | coracle validate -"
     )]
     Validate(ValidateArgs),
-    /// Write manifests from a compose file, quadlet units or a `docker run` line
+    /// Write manifests from a compose file, quadlet units, a `docker run` line or podman's manifests
     #[command(
         after_help = "What cannot be carried over is a comment at its place, and a line on the standard error (coracle help migrate).\n\n\
                       Examples:\n  coracle convert compose.yaml -o /etc/coracle/manifests\n  coracle convert /etc/containers/systemd/*.*\n  \
-                      coracle convert -- docker run -d --name web -p 8080:80 nginx:1.27"
+                      coracle convert -- docker run -d --name web -p 8080:80 nginx:1.27\n  podman kube generate web | coracle convert -"
     )]
     Convert(ConvertArgs),
     /// Show what saving these manifests in the manifest directory would change

@@ -1,8 +1,9 @@
 //! Settings that cannot be carried over and are named, and settings that only look like it.
 
 use super::convert_test::{compose, whole};
+use super::files::with_override;
 use super::meaning_test::{check, says};
-use super::{Given, Source, convert, file_name, with_override};
+use super::{Given, Source, convert, file_name};
 
 #[test]
 fn what_cannot_be_read_or_is_made_elsewhere_is_said() {

@@ -1,6 +1,6 @@
-//! `coracle convert`: manifests from compose files, quadlet units and `docker run` lines.
+//! `coracle convert`: manifests from compose files, quadlet units, `docker run` lines and manifests for podman.
 //!
-//! Everything is brought into the form of a compose service (`project`, `quadlet`, `run_line`); `documents` makes pods of
+//! All but manifests is brought into the form of a compose service (`project`, `quadlet`, `run_line`); `documents` makes pods of
 //! them. All of that is a function of the texts, the variables and the files that they name: this file does the reading
 //! and writing. What cannot be carried over is a comment at its place and a line on stderr, never left out in silence.
 
@@ -9,9 +9,11 @@ mod container;
 mod deployment;
 mod documents;
 mod env;
+mod files;
 mod health;
 mod include;
 mod interpolate;
+mod kube;
 mod mounts;
 mod names;
 mod network;
@@ -31,6 +33,8 @@ mod work;
 
 #[cfg(test)]
 mod convert_test;
+#[cfg(test)]
+mod kube_test;
 #[cfg(test)]
 mod lost_test;
 #[cfg(test)]
@@ -137,6 +141,11 @@ impl Output {
     }
 }
 
+/// Whether podman wrote a manifest.
+pub(super) fn is_of_podman(bytes: &[u8]) -> bool {
+    kube::is_of_podman(&String::from_utf8_lossy(bytes))
+}
+
 /// What was given: texts with their names, or a command.
 enum Given {
     Files(Vec<(String, String)>),
@@ -190,6 +199,7 @@ fn convert(
                 quadlet::load(&units, source, &mut project)?;
                 projects.push(project);
             }
+            projects.extend(kube::load(&kind(Kind::Manifests), name)?);
             for (file, content) in kind(Kind::Lines) {
                 let mut project = of_lines();
                 let read = run_line::lines(&content, &mut project);
@@ -218,8 +228,12 @@ fn convert(
         let made = documents::documents(&project, source, namespace);
         whole.head.extend(made.head);
         whole.files.extend(made.files);
-        whole.manifests.extend(made.manifests);
         whole.remarks.extend(made.remarks);
+        for (file, content) in made.manifests {
+            let (content, remarks) = kube::converted(&file, &content, namespace)?;
+            whole.manifests.push((file, content));
+            whole.remarks.extend(remarks);
+        }
     }
     match whole.files.is_empty() && whole.manifests.is_empty() {
         true => {
@@ -245,6 +259,7 @@ enum Kind {
     Compose,
     Quadlet,
     Lines,
+    Manifests,
 }
 
 impl Kind {
@@ -264,6 +279,8 @@ impl Kind {
             .any(|word| program.starts_with(word))
         {
             Self::Lines
+        } else if kube::is_manifest(content) {
+            Self::Manifests
         } else {
             Self::Compose
         }
@@ -271,12 +288,13 @@ impl Kind {
 }
 
 pub(super) fn run(args: &ConvertArgs) -> Result<ExitCode> {
-    let paths = paths(args)?;
+    let paths = files::paths(args)?;
     let failed = || match paths.first() {
         Some(path) => CliError::new(format!("could not convert `{}`", path.display())),
         None => CliError::new("could not convert the command"),
     };
-    let folder = folder(paths.first().map(PathBuf::as_path)).map_err(|e| failed().because(e))?;
+    let folder =
+        files::folder(paths.first().map(PathBuf::as_path)).map_err(|e| failed().because(e))?;
     let base = folder.clone();
     let read = move |path: &str| {
         let place = base.join(path);
@@ -285,7 +303,7 @@ pub(super) fn run(args: &ConvertArgs) -> Result<ExitCode> {
     };
     let given = match args.line.is_empty() {
         false => Given::Line(args.line.clone()),
-        true => Given::Files(contents(&paths)?),
+        true => Given::Files(files::contents(&paths)?),
     };
     let own = |name: &str| std::env::var(name).ok();
     let mut set = Vec::new();
@@ -335,7 +353,7 @@ pub(super) fn run(args: &ConvertArgs) -> Result<ExitCode> {
             (true, _) => error,
             (false, true) => error.hint("set it in the environment, `.env` or --env-file"),
             (false, false) => error.hint(
-                "it takes compose files, quadlet units (.container, .pod …) and `docker run` lines (coracle help migrate)",
+                "it takes compose files, quadlet units (.container, .pod …), `docker run` lines and podman's manifests (coracle help migrate)",
             ),
         }
     })?;
@@ -407,152 +425,10 @@ fn finish(args: &ConvertArgs, output: &Output, failed: impl Fn() -> CliError) ->
     Ok(ExitCode::SUCCESS)
 }
 
-/// The files beside a compose file that override it, of which the first counts.
-const OVERRIDES: [&str; 4] = [
-    "compose.override.yaml",
-    "compose.override.yml",
-    "docker-compose.override.yaml",
-    "docker-compose.override.yml",
-];
-
 /// The name of a pod's file: projects of several namespaces may have pods of the same name.
 fn file_name(pod: &str, namespace: Option<&str>) -> String {
     match namespace {
         None | Some("default") => format!("{pod}.yaml"),
         Some(namespace) => format!("{namespace}-{pod}.yaml"),
     }
-}
-
-/// The files that were named, or those that compose looks for in the current directory.
-fn paths(args: &ConvertArgs) -> Result<Vec<PathBuf>> {
-    if !args.files.is_empty() || !args.line.is_empty() {
-        let mut all = Vec::new();
-        for path in &args.files {
-            let found = with_drop_ins(path);
-            let found = found.map_err(|e| {
-                CliError::new(format!("could not read `{}`", path.display())).because(e)
-            })?;
-            all.extend(found);
-        }
-        let mut once: Vec<PathBuf> = Vec::new();
-        for path in all {
-            if !once.contains(&path) {
-                once.push(path);
-            }
-        }
-        return Ok(once);
-    }
-    if let Some(listed) = compose_file(args)? {
-        return Ok(listed);
-    }
-    const NAMES: [&str; 4] = [
-        "compose.yaml",
-        "compose.yml",
-        "docker-compose.yaml",
-        "docker-compose.yml",
-    ];
-    let found = NAMES.iter().map(PathBuf::from).find(|path| path.exists());
-    let found = found.ok_or_else(|| {
-        CliError::usage("nothing to convert: there is no `compose.yaml` here")
-            .hint("coracle convert FILE…, or coracle convert -- docker run …")
-    })?;
-    Ok(with_override(found))
-}
-
-/// A compose file and the one beside it that overrides it, if there is one.
-fn with_override(found: PathBuf) -> Vec<PathBuf> {
-    let beside = OVERRIDES.map(|name| found.with_file_name(name));
-    let over = beside.into_iter().find(|path| path.exists());
-    std::iter::once(found).chain(over).collect()
-}
-
-/// The files that `COMPOSE_FILE` lists, in the environment or in the file of variables.
-fn compose_file(args: &ConvertArgs) -> Result<Option<Vec<PathBuf>>> {
-    let own = |name: &str| std::env::var(name).ok();
-    let usual = PathBuf::from(".env");
-    let files = match args.env_file.as_slice() {
-        [] if usual.exists() => std::slice::from_ref(&usual),
-        given => given,
-    };
-    let mut pairs = Vec::new();
-    for path in files {
-        let failed = || CliError::new(format!("could not read `{}`", path.display()));
-        let bytes = file::read_bounded(path, MAX_NAMED).map_err(|e| failed().because(e))?;
-        let found = interpolate::env_file(&String::from_utf8_lossy(&bytes), &own);
-        pairs.extend(found.map_err(|e| failed().because(e))?.pairs);
-    }
-    let of = |name: &str| {
-        let in_file = || pairs.iter().rev().find(|(known, _)| known == name);
-        own(name).or_else(|| Some(in_file()?.1.clone()))
-    };
-    let separator = of("COMPOSE_PATH_SEPARATOR").unwrap_or_else(|| ":".to_owned());
-    let listed = of("COMPOSE_FILE").filter(|listed| !listed.is_empty() && !separator.is_empty());
-    Ok(listed.map(|listed| listed.split(&separator).map(PathBuf::from).collect()))
-}
-
-/// A unit and the files of its folders (`web.container.d`, `container.d`); for such a folder, its files.
-fn with_drop_ins(path: &Path) -> std::io::Result<Vec<PathBuf>> {
-    let is_unit = |path: &Path| unit::is_unit(&path.to_string_lossy());
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let (mut all, folders) = match unit::adds_to(&format!("{}/", path.display())) {
-        Some(_) if path.is_dir() => (Vec::new(), vec![path.to_owned()]),
-        None if is_unit(path) => {
-            let (name, kind) = name.rsplit_once('.').unwrap_or_default();
-            let folders = unit::folders(name, kind).into_iter();
-            let folders = folders.map(|folder| path.with_file_name(folder + ".d"));
-            (vec![path.to_owned()], folders.collect())
-        }
-        _ => return Ok(vec![path.to_owned()]),
-    };
-    for folder in folders.into_iter().filter(|folder| folder.is_dir()) {
-        let mut files = Vec::new();
-        for entry in std::fs::read_dir(folder)? {
-            let file = entry?.path();
-            if file.extension().is_some_and(|ending| ending == "conf") {
-                files.push(file);
-            }
-        }
-        files.sort_unstable();
-        all.extend(files);
-    }
-    Ok(all)
-}
-
-/// The name by which a text is known: units are found by their folders.
-fn name_of(path: &Path) -> String {
-    let is_unit = unit::is_unit(&path.to_string_lossy());
-    let folder = folder(Some(path)).ok().filter(|_| is_unit);
-    match (folder, path.file_name()) {
-        (Some(folder), Some(name)) => folder.join(name).display().to_string(),
-        _ => path.display().to_string(),
-    }
-}
-
-/// The folder that relative paths begin at: that of the first file.
-fn folder(first: Option<&Path>) -> std::io::Result<PathBuf> {
-    let parent = first
-        .filter(|path| path.as_os_str() != "-")
-        .and_then(Path::parent);
-    let parent = parent.filter(|path| !path.as_os_str().is_empty());
-    parent.unwrap_or(Path::new(".")).canonicalize()
-}
-
-fn contents(paths: &[PathBuf]) -> Result<Vec<(String, String)>> {
-    let mut all = Vec::new();
-    let mut left = validate::MAX_FILE;
-    for path in paths {
-        let failed = || CliError::new(format!("could not read `{}`", path.display()));
-        let bytes = validate::read(path).map_err(|e| failed().because(e))?;
-        let size = bytes.len() as u64;
-        left = left
-            .checked_sub(size)
-            .ok_or_else(|| failed().because("the files have more than 10 MiB"))?;
-        let content = String::from_utf8(bytes).map_err(|_| failed().because("it is not UTF-8"))?;
-        let content = content
-            .strip_prefix('\u{feff}')
-            .map(str::to_owned)
-            .unwrap_or(content);
-        all.push((name_of(path), content));
-    }
-    Ok(all)
 }

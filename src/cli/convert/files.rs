@@ -1,0 +1,151 @@
+//! The files that are converted: those that are named, with what belongs to them, or what lies in the current directory.
+
+use std::path::{Path, PathBuf};
+
+use super::super::args::ConvertArgs;
+use super::super::error::{CliError, Result};
+use super::super::validate;
+use super::{MAX_NAMED, interpolate, unit};
+use crate::sys::file;
+
+/// The files beside a compose file that override it, of which the first counts.
+const OVERRIDES: [&str; 4] = [
+    "compose.override.yaml",
+    "compose.override.yml",
+    "docker-compose.override.yaml",
+    "docker-compose.override.yml",
+];
+
+/// The files that were named, or those that compose looks for in the current directory.
+pub(super) fn paths(args: &ConvertArgs) -> Result<Vec<PathBuf>> {
+    if !args.files.is_empty() || !args.line.is_empty() {
+        let mut all = Vec::new();
+        for path in &args.files {
+            let found = with_drop_ins(path);
+            let found = found.map_err(|e| {
+                CliError::new(format!("could not read `{}`", path.display())).because(e)
+            })?;
+            all.extend(found);
+        }
+        let mut once: Vec<PathBuf> = Vec::new();
+        for path in all {
+            if !once.contains(&path) {
+                once.push(path);
+            }
+        }
+        return Ok(once);
+    }
+    if let Some(listed) = compose_file(args)? {
+        return Ok(listed);
+    }
+    const NAMES: [&str; 4] = [
+        "compose.yaml",
+        "compose.yml",
+        "docker-compose.yaml",
+        "docker-compose.yml",
+    ];
+    let found = NAMES.iter().map(PathBuf::from).find(|path| path.exists());
+    let found = found.ok_or_else(|| {
+        CliError::usage("nothing to convert: there is no `compose.yaml` here")
+            .hint("coracle convert FILE…, or coracle convert -- docker run …")
+    })?;
+    Ok(with_override(found))
+}
+
+/// A compose file and the one beside it that overrides it, if there is one.
+pub(super) fn with_override(found: PathBuf) -> Vec<PathBuf> {
+    let beside = OVERRIDES.map(|name| found.with_file_name(name));
+    let over = beside.into_iter().find(|path| path.exists());
+    std::iter::once(found).chain(over).collect()
+}
+
+/// The files that `COMPOSE_FILE` lists, in the environment or in the file of variables.
+fn compose_file(args: &ConvertArgs) -> Result<Option<Vec<PathBuf>>> {
+    let own = |name: &str| std::env::var(name).ok();
+    let usual = PathBuf::from(".env");
+    let files = match args.env_file.as_slice() {
+        [] if usual.exists() => std::slice::from_ref(&usual),
+        given => given,
+    };
+    let mut pairs = Vec::new();
+    for path in files {
+        let failed = || CliError::new(format!("could not read `{}`", path.display()));
+        let bytes = file::read_bounded(path, MAX_NAMED).map_err(|e| failed().because(e))?;
+        let found = interpolate::env_file(&String::from_utf8_lossy(&bytes), &own);
+        pairs.extend(found.map_err(|e| failed().because(e))?.pairs);
+    }
+    let of = |name: &str| {
+        let in_file = || pairs.iter().rev().find(|(known, _)| known == name);
+        own(name).or_else(|| Some(in_file()?.1.clone()))
+    };
+    let separator = of("COMPOSE_PATH_SEPARATOR").unwrap_or_else(|| ":".to_owned());
+    let listed = of("COMPOSE_FILE").filter(|listed| !listed.is_empty() && !separator.is_empty());
+    Ok(listed.map(|listed| listed.split(&separator).map(PathBuf::from).collect()))
+}
+
+/// A unit and the files of its folders (`web.container.d`, `container.d`); for such a folder, its files.
+fn with_drop_ins(path: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let is_unit = |path: &Path| unit::is_unit(&path.to_string_lossy());
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let (mut all, folders) = match unit::adds_to(&format!("{}/", path.display())) {
+        Some(_) if path.is_dir() => (Vec::new(), vec![path.to_owned()]),
+        None if is_unit(path) => {
+            let (name, kind) = name.rsplit_once('.').unwrap_or_default();
+            let folders = unit::folders(name, kind).into_iter();
+            let folders = folders.map(|folder| path.with_file_name(folder + ".d"));
+            (vec![path.to_owned()], folders.collect())
+        }
+        _ => return Ok(vec![path.to_owned()]),
+    };
+    for folder in folders.into_iter().filter(|folder| folder.is_dir()) {
+        let mut files = Vec::new();
+        for entry in std::fs::read_dir(folder)? {
+            let file = entry?.path();
+            if file.extension().is_some_and(|ending| ending == "conf") {
+                files.push(file);
+            }
+        }
+        files.sort_unstable();
+        all.extend(files);
+    }
+    Ok(all)
+}
+
+/// The name by which a text is known: units are found by their folders.
+fn name_of(path: &Path) -> String {
+    let is_unit = unit::is_unit(&path.to_string_lossy());
+    let folder = folder(Some(path)).ok().filter(|_| is_unit);
+    match (folder, path.file_name()) {
+        (Some(folder), Some(name)) => folder.join(name).display().to_string(),
+        _ => path.display().to_string(),
+    }
+}
+
+/// The folder that relative paths begin at: that of the first file.
+pub(super) fn folder(first: Option<&Path>) -> std::io::Result<PathBuf> {
+    let parent = first
+        .filter(|path| path.as_os_str() != "-")
+        .and_then(Path::parent);
+    let parent = parent.filter(|path| !path.as_os_str().is_empty());
+    parent.unwrap_or(Path::new(".")).canonicalize()
+}
+
+pub(super) fn contents(paths: &[PathBuf]) -> Result<Vec<(String, String)>> {
+    let mut all = Vec::new();
+    let mut left = validate::MAX_FILE;
+    for path in paths {
+        let failed = || CliError::new(format!("could not read `{}`", path.display()));
+        let bytes = validate::read(path).map_err(|e| failed().because(e))?;
+        let size = bytes.len() as u64;
+        left = left
+            .checked_sub(size)
+            .ok_or_else(|| failed().because("the files have more than 10 MiB"))?;
+        let content = String::from_utf8(bytes).map_err(|_| failed().because("it is not UTF-8"))?;
+        let content = content
+            .strip_prefix('\u{feff}')
+            .map(str::to_owned)
+            .unwrap_or(content);
+        all.push((name_of(path), content));
+    }
+    Ok(all)
+}
