@@ -14,10 +14,18 @@ use crate::spec::value::Value;
 const CLAIM: &str = "PersistentVolumeClaim";
 
 /// Annotations by which podman and CRI-O remember how a container was made.
-const OF_ENGINES: [&str; 3] = [
-    "io.podman.annotations.",
-    "io.kubernetes.cri-o.",
-    "bind-mount-options",
+const OF_ENGINES: [&str; 3] = [SETTING, "io.kubernetes.cri-o.", "bind-mount-options"];
+
+const SETTING: &str = "io.podman.annotations.";
+
+/// Settings of podman that are in the manifest anyway, or mean nothing to a pod here.
+const MEANINGLESS: [&str; 6] = [
+    "autoremove",
+    "cid-file",
+    "init",
+    "label",
+    "privileged",
+    "publish-all",
 ];
 
 /// What the path of a mount may end with, after a colon.
@@ -99,6 +107,8 @@ struct Changes {
     remarks: Vec<String>,
     /// The claims that pods name, each with its namespace.
     claims: Vec<(String, Option<String>)>,
+    /// The containers of a document for which podman filters no system calls.
+    unconfined: Vec<String>,
     /// The document that is changed.
     of: String,
 }
@@ -120,6 +130,7 @@ impl Changes {
         let metadata = whole.get("metadata");
         let name = metadata.and_then(|metadata| scalar(metadata, "name"));
         self.of = format!("{kind} {}", name.unwrap_or_default());
+        self.unconfined.clear();
         let Value::Map(mut fields) = whole else {
             return;
         };
@@ -176,19 +187,46 @@ impl Changes {
         let Some(annotations) = inner(metadata, "annotations") else {
             return;
         };
-        let mut odd = Vec::new();
-        annotations.retain(|(key, _)| {
+        let mut lost = Vec::new();
+        annotations.retain(|(key, value)| {
             let of_engine = OF_ENGINES.iter().any(|start| key.starts_with(start));
-            let is_odd = qualified_name(key).is_some();
-            if is_odd && !of_engine {
-                odd.push(key.clone());
+            if let Some(setting) = key.strip_prefix(SETTING).filter(|_| of_engine) {
+                let (setting, container) = setting.split_once('/').unwrap_or((setting, ""));
+                let value = value.scalar_text().unwrap_or_default();
+                match (setting, &*value) {
+                    (setting, _) if MEANINGLESS.contains(&setting) => {}
+                    ("seccomp", "unconfined") => self.unconfined.push(container.to_owned()),
+                    _ => lost.push(format!("`{key}: {value}`: podman alone knows it")),
+                }
+            } else if !of_engine && qualified_name(key).is_some() {
+                lost.push(format!("the annotation `{key}`: it has no valid name"));
+            } else if !of_engine {
+                return true;
             }
-            self.changed |= is_odd || of_engine;
-            !is_odd && !of_engine
+            self.changed = true;
+            false
         });
-        for key in odd {
-            let what = format!("not carried over: the annotation `{key}`: it has no valid name");
-            self.lost(annotations, &what);
+        for what in lost {
+            self.lost(annotations, &format!("not carried over: {what}"));
+        }
+        if annotations.is_empty() {
+            metadata.retain(|(key, _)| key != "annotations");
+        }
+    }
+
+    /// Takes the filter of system calls from a container for which podman has none.
+    fn seccomp(&mut self, container: &mut Entries) {
+        let written = Value::Map(container.clone());
+        let name = scalar(&written, "name").unwrap_or_default();
+        if !self.unconfined.contains(&name) {
+            return;
+        }
+        let security = written.get("securityContext").cloned();
+        let mut security = entries(security.as_ref()).to_vec();
+        if !security.iter().any(|(key, _)| key == "seccompProfile") {
+            let profile = map([("type", string("Unconfined"))]);
+            set(&mut security, "seccompProfile", profile);
+            set(container, "securityContext", Value::Map(security));
         }
     }
 
@@ -237,6 +275,7 @@ impl Changes {
         let mut volumes = Names::new();
         for volume in maps(spec, "volumes") {
             self.volume_name(volume, &mut volumes);
+            self.tmpfs(volume);
             if let Some(claim) = inner(volume, "persistentVolumeClaim") {
                 self.name(claim, "claimName", |name| dns_subdomain(name).is_some());
                 let claim = Value::Map(claim.clone());
@@ -247,6 +286,7 @@ impl Changes {
         }
         for key in ["initContainers", "containers"] {
             for container in maps(spec, key) {
+                self.seccomp(container);
                 self.name(container, "name", is_no_label);
                 for mount in maps(container, "volumeMounts") {
                     self.volume_name(mount, &mut volumes);
@@ -256,6 +296,19 @@ impl Changes {
                     self.proc_mount(security, own_ids);
                 }
             }
+        }
+    }
+
+    /// podman prints a tmpfs as if it were a path of the node.
+    fn tmpfs(&mut self, volume: &mut Entries) {
+        let tmpfs = |path: &Entries| {
+            path.iter()
+                .any(|(key, value)| key == "path" && *value == string("tmpfs"))
+        };
+        if inner(volume, "hostPath").is_some_and(|path| tmpfs(path)) {
+            volume.retain(|(key, _)| key != "hostPath");
+            set(volume, "emptyDir", map([("medium", string("Memory"))]));
+            self.changed = true;
         }
     }
 

@@ -21,6 +21,8 @@ metadata:
     bind-mount-options:/home/pi/My.Data: z
     io.kubernetes.cri-o.SandboxID/My_web: 0a1b
     io.podman.annotations.autoremove/My_web: "FALSE"
+    io.podman.annotations.seccomp/My_web: unconfined
+    io.podman.annotations.volumes-from/My_web: other
     odd key: kept nowhere
     example.com/right: stays
   creationTimestamp: "2026-01-01T00:00:00Z"
@@ -63,6 +65,10 @@ spec:
   - hostPath:
       path: /home/pi/my/data
     name: home-pi-my-data-host-0
+  - hostPath:
+      path: tmpfs
+      type: DirectoryOrCreate
+    name: tmpfs-host-1
   - name: Big_data-pvc
     persistentVolumeClaim:
       claimName: Big_data
@@ -82,6 +88,9 @@ fn what_podman_prints_becomes_what_kubernetes_takes() {
         "    name: my-web\n",
         "    - mountPath: /data\n      name: home-pi-my-data-host-0\n",
         "    - mountPath: /etc/nginx\n      name: home-pi-my-data-host-0-2\n      readOnly: true\n",
+        "  - name: tmpfs-host-1\n    emptyDir:\n      medium: Memory\n",
+        "      seccompProfile:\n        type: Unconfined\n",
+        "not carried over: `io.podman.annotations.volumes-from/My_web: other`",
         "      claimName: big-data\n",
         "      value: \"010\"\n",
         "    example.com/right: stays\n",
@@ -91,7 +100,7 @@ fn what_podman_prints_becomes_what_kubernetes_takes() {
     }
     for gone in [
         "procMount",
-        "io.podman",
+        "autoremove",
         "cri-o",
         "bind-mount",
         "status",
