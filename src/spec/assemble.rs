@@ -18,9 +18,9 @@ use super::resources::Figures;
 use super::restart::RestartPolicy;
 use super::workload::WorkloadKey;
 use super::{
-    after, annotations, app_armor, backoff, confinement, container, device, huge_pages, names,
-    network, placement, pull_secrets, resources, restart, rollback, security, support, swap, uid,
-    user_namespace, volume,
+    after, annotations, app_armor, backoff, confinement, container, device, host_device,
+    huge_pages, names, network, placement, pull_secrets, resources, restart, rollback, security,
+    support, swap, uid, user_namespace, volume,
 };
 use crate::types::quantity::Quantity;
 
@@ -74,6 +74,7 @@ fn identified(
     let figures = Figures::of(&init_containers, &containers);
     let (qos, resources) = qos_and_resources(spec, &figures, &at, report);
     let devices = device::of(&pod.metadata, spec, path, report);
+    host_device::warn(&pod.metadata, spec, &at, report);
     let warnings = report.take_warnings();
     if !report.is_clean() {
         return None;

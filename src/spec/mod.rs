@@ -55,6 +55,7 @@ mod env_from;
 pub(crate) mod error;
 mod escape;
 pub(crate) mod fixed;
+mod host_device;
 mod kinds;
 mod lifecycle_rules;
 mod manifest;
