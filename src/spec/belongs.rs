@@ -26,9 +26,25 @@ const CONTAINERS: Place = (
     "it belongs to a container: below `containers`",
 );
 
+/// Fields for the name of another object: each kind of volume has its own word. The object, the wrong word, the right one.
+const RENAMED: [(&str, &str, &str); 6] = [
+    ("SecretVolumeSource", "name", "secretName"),
+    ("SecretVolumeSource", "configMapName", "secretName"),
+    ("ConfigMapVolumeSource", "configMapName", "name"),
+    ("ConfigMapVolumeSource", "secretName", "name"),
+    ("PersistentVolumeClaimVolumeSource", "name", "claimName"),
+    ("PersistentVolumeClaimVolumeSource", "pvcName", "claimName"),
+];
+
 /// Finds where a field that `object` does not have would be valid: the field of `object` that would hold it, if it has
 /// one, and the advice.
 pub(super) fn elsewhere(object: &str, key: &str) -> Option<(&'static str, String)> {
+    let renamed = RENAMED
+        .iter()
+        .find(|(of, from, _)| (*of, *from) == (object, key));
+    if let Some((_, _, field)) = renamed {
+        return Some((field, format!("did you mean `{field}`?")));
+    }
     let places: &[Place] = match object {
         "Pod" => &[SPEC, META],
         "PodSpec" => &[
@@ -178,6 +194,12 @@ mod tests {
                 Some("it belongs below `limits` or `requests`"),
             ),
             ("Probe", "path", Some("it belongs below `httpGet`")),
+            (
+                "SecretVolumeSource",
+                "name",
+                Some("did you mean `secretName`?"),
+            ),
+            ("ConfigMapVolumeSource", "items", None),
             ("Service", "selector", Some("it belongs below `spec`")),
             (
                 "ServiceSpec",

@@ -111,8 +111,14 @@ impl<'a> Node<'a> {
             Value::Map(entries) if matches!(entries.as_slice(), [(_, inner)] if inner.scalar_text().is_some()) =>
             {
                 let message = "must be a string, not a mapping";
-                let hint = "quote it: outside quotes, `: ` makes a mapping of it".to_owned();
-                self.report.error_hint(self.path, message, hint);
+                let hint = match self.path {
+                    // Of a Service or a ReplicationController.
+                    Path::Field(Path::Field(_, "selector"), "matchLabels") => {
+                        "the selector of this kind is the labels themselves, without `matchLabels`"
+                    }
+                    _ => "quote it: outside quotes, `: ` makes a mapping of it",
+                };
+                self.report.error_hint(self.path, message, hint.to_owned());
                 self.report.settle(self.path);
                 String::new()
             }

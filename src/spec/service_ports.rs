@@ -82,8 +82,16 @@ fn one_port(port: &core::ServicePort, kind: Type, path: &Path<'_>, report: &Repo
             TargetPort::Number(port_number(*other, &path.field("targetPort"), report))
         }
         Some(IntOrString::String(name)) => {
+            let at = path.field("targetPort");
             if let Some(problem) = names::port_name(name) {
-                report.invalid(&path.field("targetPort"), name, problem);
+                let message = format!("Invalid value: {name:?}: {problem}");
+                match name.parse::<u16>() {
+                    Ok(_) => {
+                        let hint = "write the number without quotes: in quotes it is a port's name";
+                        report.error_hint(&at, message, hint.to_owned());
+                    }
+                    Err(_) => report.error(&at, message),
+                }
             }
             TargetPort::Name(name.clone())
         }

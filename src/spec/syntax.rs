@@ -79,6 +79,10 @@ pub(super) fn explain(text: &str, at: Option<Place>, message: &str) -> Explained
                 "quote a value that holds quotes, brackets or commas, and write `\\\"` for a quote in double quotes",
             ),
         ),
+        "did not find expected alphabetic or numeric character" => own(
+            bare,
+            Some("quote a value that begins with `*` or `&`, as a schedule does"),
+        ),
         "did not find expected key" => own(bare, Some("indent the keys of a mapping alike")),
         "could not find expected ':'" => own(bare, Some("a key is followed by `: ` and its value")),
         _ => own(&format!("{bare}{}", begun(message, at.0)), None),

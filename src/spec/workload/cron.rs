@@ -189,8 +189,9 @@ pub(in crate::spec) fn read(
     let draft = Draft {
         key,
         manifest,
-        schedule: schedule?,
-        zone: zone?,
+        // An error refuses the document; its pods are checked all the same.
+        schedule: schedule.or_else(|| Schedule::parse("@yearly").ok())?,
+        zone: zone.unwrap_or(TimeZone::UTC),
         concurrency,
         spec,
     };
@@ -219,7 +220,13 @@ fn schedule(spec: &Spec, path: &Path<'_>, report: &Report) -> Option<Schedule> {
         report.warn(&at, what);
     }
     Schedule::parse(text)
-        .inspect_err(|problem| report.invalid(&at, text, problem))
+        .inspect_err(|problem| {
+            let message = format!("Invalid value: {text:?}: {problem}");
+            match problem.contains("above maximum (6)") {
+                true => report.error_hint(&at, message, "Sunday is 0".to_owned()),
+                false => report.error(&at, message),
+            }
+        })
         .ok()
 }
 
