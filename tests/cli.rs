@@ -160,11 +160,18 @@ fn validate_says_what_would_show_only_on_a_node() {
     let pinned = "nodeSelector: {kubernetes.io/hostname: some-other-node}, ";
     let other = file("other.yaml", &pod("other", pinned, ", hostPort: 8080"));
     let again = file("web-again.yaml", &pod("web", "", ""));
+    let service = |name: &str| {
+        format!(
+            "---\napiVersion: v1\nkind: Service\nmetadata: {{name: {name}}}\nspec: {{clusterIP: 10.96.0.9, ports: [{{port: 80}}]}}\n"
+        )
+    };
+    let twins = file("twins.yaml", &(service("a") + &service("b")));
     std::fs::create_dir(dir.join("empty")).expect("made");
     std::fs::create_dir(dir.join("empty/inside")).expect("made");
     let empty = dir.join("empty");
     let warned = coracle(&["validate", &web, &other]);
     let clash = coracle(&["validate", &web, &again]);
+    let within = coracle(&["validate", &twins]);
     let outer = coracle(&["validate", empty.to_str().expect("utf-8")]);
     std::fs::remove_dir_all(&dir).expect("removed");
     assert!(warned.status.success());
@@ -178,6 +185,13 @@ fn validate_says_what_would_show_only_on_a_node() {
     assert!(clash.status.success());
     let why = "pod `default/web` is already defined by `web.yaml`";
     assert!(text(&clash.stdout).contains(why), "{}", text(&clash.stdout));
+    let why = "cluster IP 10.96.0.9";
+    assert_eq!(within.status.code(), Some(1), "{}", text(&within.stdout));
+    assert!(
+        text(&within.stdout).contains(why),
+        "{}",
+        text(&within.stdout)
+    );
     assert_eq!(outer.status.code(), Some(3));
     let hint = "folders inside are not read: name them";
     assert!(

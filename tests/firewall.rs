@@ -538,7 +538,7 @@ fn a_program_that_listens_on_a_port_is_found_by_name() {
     let world = World::new();
     let World { node, .. } = &world;
     serve(node, "node", 8080);
-    let taken = |port| inside(node, || listeners::taken(&port));
+    let taken = |port| inside(node, || listeners::taken(&port, &[]));
     let found = taken(host_port(Tcp, None, 8080, 80)).unwrap();
     assert_eq!(found.pid.unsigned_abs(), std::process::id());
     assert!(found.process.starts_with("firewall"), "{found:?}");

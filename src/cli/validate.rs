@@ -217,7 +217,7 @@ fn add_shared_ports(reports: &mut [(Report, Documents)]) {
 /// Reports objects that an earlier file of the directory defines already: the agent takes the first one. Files that are
 /// named may be meant for several nodes, so that theirs are warnings.
 fn add_conflicts(named: bool, reports: &mut [(Report, Documents)]) {
-    for index in 1..reports.len() {
+    for index in 0..reports.len() {
         let (earlier, rest) = reports.split_at_mut(index);
         let Some((report, defined)) = rest.first_mut() else {
             return;
@@ -228,12 +228,17 @@ fn add_conflicts(named: bool, reports: &mut [(Report, Documents)]) {
             .collect();
         let path = PathBuf::from(&report.file);
         let name = conflicts::name(&path);
+        // What contradicts itself is wrong on every node.
+        let within = conflicts(&path, defined, &[]);
         let found = conflicts(&path, defined, &others).into_iter();
-        let found = found.map(|what| match what.strip_prefix(&name) {
-            Some(rest) => format!("{}{rest}", report.file),
+        let (within, found): (Vec<_>, Vec<_>) = found.partition(|what| within.contains(what));
+        let file = report.file.clone();
+        let with_file = |what: String| match what.strip_prefix(&name) {
+            Some(rest) => format!("{file}{rest}"),
             None => what,
-        });
-        let found: Vec<String> = found.collect();
+        };
+        report.errors.extend(within.into_iter().map(with_file));
+        let found = found.into_iter().map(with_file);
         match named {
             true => report.warnings.extend(found),
             false => report.errors.extend(found),

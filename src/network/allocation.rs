@@ -11,6 +11,7 @@ use ipnet::IpNet;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::NetworkSettings;
 use super::addresses;
 use super::error::NetworkError;
 use super::firewall::{HostPort, PodRules, ServiceRoute};
@@ -83,6 +84,12 @@ pub(super) struct Choice {
     pub(super) ranges: Ranges,
     /// Numbers of services in the service ranges, by namespace and name.
     pub(super) services: BTreeMap<String, u32>,
+    /// The name of the bridge; empty where an earlier version wrote this.
+    #[serde(default)]
+    pub(super) bridge: String,
+    /// The port of the name server, if that is not 53.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) dns_port: Option<u16>,
 }
 
 impl Choice {
@@ -147,6 +154,18 @@ pub(super) fn allocated(layout: &Layout) -> Vec<PodUid> {
     let mut found = names_in(&layout.pods_run_dir());
     found.retain(|pod| layout.pod_run(pod).network().exists());
     found
+}
+
+/// The bridge that pods are on, if the settings name another one by now.
+pub(super) fn bridge_in_use(settings: &NetworkSettings) -> Option<String> {
+    let former = former_bridge(settings)?;
+    (!allocated(&settings.layout).is_empty()).then_some(former)
+}
+
+/// The bridge of before, if the settings name another one by now.
+pub(super) fn former_bridge(settings: &NetworkSettings) -> Option<String> {
+    let former = Choice::load(&settings.layout)?.bridge;
+    (!former.is_empty() && former != settings.bridge).then_some(former)
 }
 
 /// The pods that have a pin, or the file of one.

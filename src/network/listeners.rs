@@ -26,17 +26,22 @@ pub struct Listener {
 }
 
 /// The program that would lose its clients to the port: it listens on the same port of an overlapping address. A
-/// port bound to `[::]` counts for IPv4 too, because the kernel does not say whether it is. SCTP is not checked.
-pub fn taken(port: &HostPort) -> Option<Listener> {
-    let (address, inode) = sockets(port.protocol)
-        .into_iter()
-        .find(|(at, _)| at.port() == port.port && overlap(at.ip(), port.host_ip))?;
-    let (pid, process) = owner(inode).unwrap_or_default();
-    Some(Listener {
-        process,
-        pid,
-        address,
-    })
+/// port bound to `[::]` counts for IPv4 too, because the kernel does not say whether it is. SCTP is not checked. What this
+/// process listens on at one of the addresses `apart` does not count.
+pub fn taken(port: &HostPort, apart: &[IpAddr]) -> Option<Listener> {
+    let sockets = sockets(port.protocol).into_iter();
+    let mut listeners = sockets
+        .filter(|(at, _)| at.port() == port.port && overlap(at.ip(), port.host_ip))
+        .map(|(address, inode)| {
+            let (pid, process) = owner(inode).unwrap_or_default();
+            Listener {
+                process,
+                pid,
+                address,
+            }
+        });
+    let is_own = |pid: i32| u32::try_from(pid).is_ok_and(|pid| pid == std::process::id());
+    listeners.find(|one| !(apart.contains(&one.address.ip()) && is_own(one.pid)))
 }
 
 /// Sockets that accept any sender, with their inodes. A table that cannot be read (no IPv6) has none.
@@ -123,5 +128,24 @@ mod tests {
                 "{at} {port:?}"
             );
         }
+    }
+
+    #[test]
+    fn the_name_servers_own_port_is_not_taken_at_the_bridges_addresses() {
+        let socket = std::net::UdpSocket::bind("127.0.0.9:0").unwrap();
+        let at = socket.local_addr().unwrap();
+        let port = HostPort {
+            protocol: Protocol::Udp,
+            host_ip: None,
+            port: at.port(),
+            to: 1,
+        };
+        let found = taken(&port, &[]).unwrap();
+        assert_eq!(
+            (found.pid.unsigned_abs(), found.address),
+            (std::process::id(), at)
+        );
+        assert!(taken(&port, &["127.0.0.8".parse().unwrap()]).is_some());
+        assert!(taken(&port, &[at.ip()]).is_none());
     }
 }

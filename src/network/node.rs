@@ -74,7 +74,14 @@ pub(super) struct Services {
 
 impl Network {
     /// A network that has made nothing yet.
-    pub fn new(settings: NetworkSettings) -> Self {
+    pub fn new(mut settings: NetworkSettings) -> Self {
+        if let Some(former) = allocation::bridge_in_use(&settings) {
+            tracing::warn!(
+                "the bridge stays `{former}` while pods are on it, `{}` counts once the agent starts without any",
+                settings.bridge
+            );
+            settings.bridge = former;
+        }
         let inner = Inner {
             prefix: addresses::veth_prefix(&settings.bridge),
             settings,
@@ -107,7 +114,7 @@ impl Network {
         let inner = &*self.inner;
         let _shared = inner.gate.read().unwrap_or_else(PoisonError::into_inner);
         let host_ports = ports::of(pod);
-        ports::free_of_programs(&host_ports)?;
+        ports::free_of_programs(&host_ports, &self.own_addresses())?;
         let ground = inner.stand()?;
         let allocation = inner.allocate(pod, &ground, host_ports.clone())?;
         let bridge = &inner.settings.bridge;
@@ -180,7 +187,7 @@ impl Network {
     /// Claims the ports of a pod on the host network, until it is detached.
     pub fn claim_ports(&self, pod: &PodSpec) -> Result<(), NetworkError> {
         let host_ports = ports::of(pod);
-        ports::free_of_programs(&host_ports)?;
+        ports::free_of_programs(&host_ports, &[])?;
         let mut pods = lock(&self.inner.pods);
         pods.claims.conflict(&pod.uid, &host_ports)?;
         pods.claims.take(pod, host_ports);
@@ -196,11 +203,16 @@ impl Network {
     }
 
     /// Sets the service routes and the addresses that `service_addresses` returns. Without a bridge they are only
-    /// remembered. Everything possible is done, then the first error is returned.
+    /// remembered, until one of them leads somewhere. Everything possible is done, then the first error is returned.
     pub fn set_cluster(&self, view: &ClusterView) -> Result<(), NetworkError> {
         let inner = &*self.inner;
         let _shared = inner.gate.read().unwrap_or_else(PoisonError::into_inner);
-        let ground = lock(&inner.ground);
+        let mut ground = lock(&inner.ground);
+        if ground.is_none() && services::any_served(&view.services) {
+            // They lead to pods on the host network, or to addresses elsewhere.
+            let mut netlink = read("the links", Netlink::open())?;
+            inner.rebuild(&mut ground, &mut netlink)?;
+        }
         let mut services = lock(&inner.services);
         if services.failed || services.view.as_ref() != Some(&view.services) {
             services.view = Some(view.services.clone());
@@ -253,13 +265,25 @@ impl Network {
         let inner = &*self.inner;
         let _shared = inner.gate.read().unwrap_or_else(PoisonError::into_inner);
         let ground = lock(&inner.ground);
-        if let Some(ground) = &*ground {
-            inner.firewall.update(|set| {
-                inner.base(set, &ground.ranges);
-                set.dns_port = port;
-            })?;
+        let Some(ground) = &*ground else {
+            return Ok(());
+        };
+        let layout = &inner.settings.layout;
+        // Connections that begin while an agent starts have to be led there, too.
+        if let Some(mut choice) = Choice::load(layout).filter(|choice| choice.dns_port != port) {
+            choice.dns_port = port;
+            choice.save(layout)?;
         }
+        inner.firewall.update(|set| {
+            inner.base(set, &ground.ranges);
+            set.dns_port = port;
+        })?;
         Ok(())
+    }
+
+    /// The name of the bridge: that of the settings, or while pods are on it, the former one.
+    pub fn bridge(&self) -> &str {
+        &self.inner.settings.bridge
     }
 
     /// The packet filter, to watch and restore it.
@@ -364,10 +388,23 @@ impl Inner {
     /// The ranges from before the agent restart if pods use them or they are still valid, otherwise new ones.
     fn choose(&self, netlink: &mut Netlink) -> Result<Choice, NetworkError> {
         let settings = &self.settings;
-        let former = Choice::load(&settings.layout);
+        let mut former = Choice::load(&settings.layout);
+        if let Some(choice) = former.as_mut().filter(|choice| choice.bridge.is_empty()) {
+            choice.bridge.clone_from(&settings.bridge);
+            choice.save(&settings.layout)?;
+        }
         let attached = lock(&self.pods).allocations.values().next().cloned();
         if let Some(pod) = attached {
             let kept = former.filter(|choice| choice.ranges == pod.ranges);
+            let is_other = |choice: &Choice| {
+                choice.set_pods != settings.pod_cidrs
+                    || choice.set_services != settings.service_cidrs
+            };
+            if kept.as_ref().is_some_and(is_other) {
+                tracing::warn!(
+                    "pods have addresses of other ranges than `podCIDR` and `coracle.serviceCIDR` name: these count once the agent starts without such pods"
+                );
+            }
             return Ok(kept.unwrap_or_else(|| self.choice(pod.ranges)));
         }
         let used = ground::used(&settings.bridge, netlink)?;
@@ -380,6 +417,7 @@ impl Inner {
         if let Some(former) = former
             && former.set_pods == settings.pod_cidrs
             && former.set_services == settings.service_cidrs
+            && former.bridge == settings.bridge
             && ranges::collision(&former.ranges, &used).is_none()
             && ranges::families_are(&former.ranges, &wanted)
         {
@@ -396,6 +434,8 @@ impl Inner {
             set_services: self.settings.service_cidrs.clone(),
             ranges,
             services: BTreeMap::new(),
+            bridge: self.settings.bridge.clone(),
+            dns_port: None,
         }
     }
 
@@ -456,14 +496,19 @@ impl Inner {
                 Some((Arc::clone(&entry.spec), *addresses.first()?))
             })
             .collect();
+        let mut kept = Ok(());
         if routes != services.routes {
-            services.routes.clone_from(&routes);
-            allocation::save_routes(layout, &routes)?;
+            kept = allocation::save_routes(layout, &routes);
             self.firewall.update(|set| {
                 self.base(set, &ground.ranges);
-                set.services = routes;
+                set.services.clone_from(&routes);
             })?;
+            // Until they are in force and on disk, the next try has them to do.
+            if kept.is_ok() {
+                services.routes = routes;
+            }
         }
+        kept?;
         saved?;
         ports?;
         assigned.error.map_or(Ok(()), Err)

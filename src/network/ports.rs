@@ -1,6 +1,7 @@
 //! The owners of node ports. A port has one owner at a time; a second claim fails with the owner's name.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use super::error::NetworkError;
 use super::firewall::{HostPort, ServiceRoute};
@@ -69,7 +70,7 @@ impl Claims {
             // A port that the service has already cannot have another owner.
             let has_it = former.iter().any(|(one, _)| *one == port);
             let free = match self.conflict(&PodUid::from(""), &[port]) {
-                Ok(()) if !has_it => free_of_programs(&[port]),
+                Ok(()) if !has_it => free_of_programs(&[port], &[]),
                 free => free,
             };
             match free {
@@ -125,10 +126,11 @@ pub(super) fn of(pod: &PodSpec) -> Vec<HostPort> {
     list
 }
 
-/// A program of the node that has one of the ports: its traffic would suddenly go to the pod.
-pub(super) fn free_of_programs(ports: &[HostPort]) -> Result<(), NetworkError> {
+/// A program of the node that has one of the ports: its traffic would suddenly go to the pod. `own`: addresses of the
+/// bridge, where the name server has a port to which only packets for port 53 are led.
+pub(super) fn free_of_programs(ports: &[HostPort], own: &[IpAddr]) -> Result<(), NetworkError> {
     for port in ports {
-        if let Some(listener) = listeners::taken(port) {
+        if let Some(listener) = listeners::taken(port, own) {
             return Err(NetworkError::PortOfProcess {
                 port: name(port),
                 by: match listener.pid {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, PoisonError};
 
-use super::allocation::{self, Allocation};
+use super::allocation::{self, Allocation, Choice};
 use super::error::NetworkError;
 use super::firewall::PodRules;
 use super::ground::{self, Ground, read};
@@ -33,6 +33,9 @@ impl Network {
         let on_bridge = !addresses.is_empty();
         known(addresses);
         let bridge_is_there = inner.sweep();
+        if let Some(former) = allocation::former_bridge(&inner.settings) {
+            inner.leave(&former);
+        }
         if on_bridge {
             if let Err(error) = inner.mend() {
                 tracing::debug!(%error, "could not mend the network, left to the next pass");
@@ -109,16 +112,30 @@ impl Inner {
         };
         *behind = true;
         services.routes = allocation::load_routes(layout);
+        let dns_port = Choice::load(layout).and_then(|choice| choice.dns_port);
         self.firewall.expect(|set| {
             self.base(set, ranges);
             set.pods.clone_from(&rules);
             set.services.clone_from(&services.routes);
+            set.dns_port = dns_port;
         });
         pods.claims.keep_node_ports(&services.routes);
         rules
             .into_iter()
             .map(|(pod, rules)| (pod, rules.ips))
             .gather()
+    }
+
+    /// Removes the bridge of a name that the settings gave before, and its rules: its address and routes would take the
+    /// packets of the one that is there now.
+    fn leave(&self, former: &str) {
+        let unplugged = Netlink::open().and_then(|mut node| interface::unplug(former, &mut node));
+        let unplugged = unplugged.map_err(|error| error.to_string());
+        let rules = self.firewall.remove_tables(former);
+        let done = unplugged.and(rules.map_err(|error| error.to_string()));
+        if let Err(error) = done {
+            tracing::warn!("could not remove the former bridge `{former}`: {error}, ignoring");
+        }
     }
 
     /// Removes pins, interfaces and allocations without a live pod. Returns whether the bridge exists.

@@ -21,6 +21,16 @@ pub(super) fn any_given(view: &[ServiceEntry]) -> bool {
     addresses.any(|address| matches!(address, ServiceAddress::Given(_)))
 }
 
+/// Whether any service has an address or a port on the node that leads somewhere.
+pub(super) fn any_served(view: &[ServiceEntry]) -> bool {
+    let has_address = |entry: &&ServiceEntry| {
+        let address = &entry.spec.address;
+        matches!(address, ServiceAddress::Any | ServiceAddress::Given(_))
+    };
+    let mut own = view.iter().filter(has_address);
+    own.any(|entry| !entry.endpoints.is_empty())
+}
+
 /// The number of removed services whose numbers are remembered: one that comes back gets its former address.
 const REMEMBERED: usize = 1024;
 
@@ -76,7 +86,13 @@ pub(super) fn assign(
             continue;
         }
         let key = &entry.spec.key;
-        match number(&key.to_string(), ranges, numbers, &owners) {
+        let name = key.to_string();
+        let found = number(&name, ranges, numbers, &owners).or_else(|_| {
+            // Those of services that are gone are only kept while there is room.
+            forget_gone(view, numbers);
+            number(&name, ranges, numbers, &owners)
+        });
+        match found {
             Ok(number) => {
                 let list = addresses::addresses(&ranges.services, number);
                 let list = entry.spec.families.of(&list);
@@ -184,9 +200,13 @@ fn owner(
 /// Numbers of services that are gone are dropped once there are many.
 fn forget_some(view: &[ServiceEntry], numbers: &mut BTreeMap<String, u32>) {
     if numbers.len() > REMEMBERED {
-        let there: BTreeSet<String> = view.iter().map(|entry| entry.spec.key.to_string()).gather();
-        numbers.retain(|name, _| there.contains(name));
+        forget_gone(view, numbers);
     }
+}
+
+fn forget_gone(view: &[ServiceEntry], numbers: &mut BTreeMap<String, u32>) {
+    let there: BTreeSet<String> = view.iter().map(|entry| entry.spec.key.to_string()).gather();
+    numbers.retain(|name, _| there.contains(name));
 }
 
 #[cfg(test)]

@@ -132,3 +132,28 @@ fn only_services_with_an_address_have_routes_one_for_each_port() {
     assert_eq!(endpoints, ["10.77.0.9:8080", "[fd00::9]:8080"]);
     assert!(routes[1].endpoints.is_empty(), "no such port in the pod");
 }
+
+#[test]
+fn services_that_are_gone_give_their_numbers_to_others_when_there_are_no_more() {
+    let ranges = ranges("10.77.16.0/29");
+    let mut numbers = BTreeMap::new();
+    for round in ["a", "b", "c"] {
+        let all: Vec<ServiceEntry> = (0..4)
+            .map(|n| service(&format!("{round}{n}"), ServiceAddress::Any))
+            .collect();
+        let assigned = assign(&all, &ranges, &node(), &mut numbers);
+        assert!(assigned.error.is_none(), "{round}: {:?}", assigned.error);
+        assert_eq!(assigned.addresses.len(), 4, "{round}");
+    }
+}
+
+#[test]
+fn only_services_that_lead_somewhere_need_a_bridge() {
+    let named = |address| service("web", address);
+    let idle = ServiceEntry {
+        endpoints: Vec::new(),
+        ..named(ServiceAddress::Any)
+    };
+    assert!(any_served(&[idle.clone(), named(ServiceAddress::Any)]));
+    assert!(!any_served(&[idle, named(ServiceAddress::Headless)]));
+}

@@ -204,7 +204,7 @@ impl Tools {
         if let Some(event) = former {
             let _ = self.inputs.send(Input::Event(event)).await;
         }
-        if !ips.is_empty() {
+        if !ips.is_empty() || self.sandboxes.uses_name_server(spec) {
             self.name_server.ensure(&self.sandboxes.network).await;
         }
         let (child, client) = self.sandboxes.start_shim(spec).await?;

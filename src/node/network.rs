@@ -3,6 +3,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -41,6 +42,8 @@ pub(super) struct NameServer {
     names: Arc<Names>,
     /// Whether it answers; held while it begins to.
     serving: Arc<smol::lock::Mutex<bool>>,
+    /// Whether a task tries again to begin.
+    retrying: Arc<AtomicBool>,
 }
 
 impl NameServer {
@@ -48,10 +51,11 @@ impl NameServer {
         Self {
             names,
             serving: Arc::default(),
+            retrying: Arc::default(),
         }
     }
 
-    /// Starts to answer pods. It is idempotent, and retried with the next pod if it fails.
+    /// Starts to answer pods. It is idempotent, and tried again if it fails.
     pub(super) async fn ensure(&self, network: &Network) {
         let serving = self.hold().await;
         self.bind(serving, network).await;
@@ -63,9 +67,36 @@ impl NameServer {
     }
 
     /// Starts to answer pods, unless it does already.
-    pub(super) async fn bind(&self, mut serving: MutexGuardArc<bool>, network: &Network) {
-        if *serving {
+    pub(super) async fn bind(&self, serving: MutexGuardArc<bool>, network: &Network) {
+        let Err(error) = self.try_bind(serving, network).await else {
             return;
+        };
+        if !self.retrying.swap(true, Ordering::Relaxed) {
+            tracing::warn!("{}, trying again", crate::chain(&error));
+            spawn(self.clone().retry(network.clone()));
+        }
+    }
+
+    async fn retry(self, network: Network) {
+        let (mut pause_ms, last_ms) = RETRY_MS;
+        loop {
+            smol::Timer::after(Duration::from_millis(pause_ms)).await;
+            let serving = self.hold().await;
+            if self.try_bind(serving, &network).await.is_ok() {
+                break;
+            }
+            pause_ms = last_ms.min(pause_ms * 2);
+        }
+        self.retrying.store(false, Ordering::Relaxed);
+    }
+
+    async fn try_bind(
+        &self,
+        mut serving: MutexGuardArc<bool>,
+        network: &Network,
+    ) -> Result<(), NetworkError> {
+        if *serving {
+            return Ok(());
         }
         let (network, names) = (network.clone(), self.names.clone());
         let bound = unblock_bridge(move || {
@@ -79,16 +110,10 @@ impl NameServer {
             names.set_reach(reach);
             Ok::<_, NetworkError>(sockets)
         })
-        .await;
-        match bound {
-            Ok(sockets) => {
-                *serving = true;
-                spawn(self.names.clone().serve(sockets));
-            }
-            Err(error) => {
-                tracing::warn!("{}, trying again with the next pod", crate::chain(&error));
-            }
-        }
+        .await?;
+        *serving = true;
+        spawn(self.names.clone().serve(bound));
+        Ok(())
     }
 }
 
@@ -200,7 +225,7 @@ impl Views {
             progress,
             news,
             services: Vec::new(),
-            changes: 0,
+            changes: u64::MAX,
         }
     }
 
@@ -367,7 +392,7 @@ impl Watches {
 /// Watches links, addresses, routes and packet rules, and repairs coracle's own. Runs for ever.
 pub(super) async fn keep(tools: Tools) {
     let network = tools.sandboxes.network.clone();
-    let mut watches = match Watches::open(&network, &tools.config.bridge) {
+    let mut watches = match Watches::open(&network, network.bridge()) {
         Ok(watches) => watches,
         Err(error) => {
             tracing::warn!(

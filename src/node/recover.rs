@@ -73,7 +73,8 @@ async fn recover_network(tools: &Tools, recovered: &mut [Recovered]) {
         .filter(|pod| matches!(pod.sandbox, RecoveredSandbox::Ready { .. }))
         .map(|pod| pod.spec.clone())
         .collect();
-    let on_bridge = live.iter().any(|spec| !spec.host_network);
+    let uses = |spec: &Arc<PodSpec>| !spec.host_network || tools.sandboxes.uses_name_server(spec);
+    let is_used = live.iter().any(uses);
     let network = tools.sandboxes.network.clone();
     let serving = tools.name_server.hold().await;
     let (known, addresses) = bounded(1);
@@ -85,7 +86,7 @@ async fn recover_network(tools: &Tools, recovered: &mut [Recovered]) {
     let (name_server, network) = (tools.name_server.clone(), tools.sandboxes.network.clone());
     super::spawn(async move {
         mended.await;
-        if on_bridge {
+        if is_used {
             name_server.bind(serving, &network).await;
         }
     });

@@ -171,3 +171,75 @@ fn after_a_power_cut_everything_is_made_again() {
     world.agent.wait_running("a");
     works(&world, &ips);
 }
+
+/// Gives the agent an `nft` that fails while the file `broken` is in the agent's root.
+const NFT: &str = r#"
+for word; do [ "$last" = --run-dir ] && root=${word%/run}; last=$word; done
+mount -t tmpfs none /mnt && cp /usr/sbin/nft /mnt/nft && cat > /mnt/fails << END
+#!/bin/sh
+[ -e $root/broken ] && { cat >/dev/null; echo "Error: out of luck" >&2; exit 1; }
+exec /mnt/nft "\$@"
+END
+chmod 755 /mnt/fails && mount --bind /mnt/fails /usr/sbin/nft && exec "$@"
+"#;
+
+#[test]
+fn what_the_packet_filter_refused_for_a_while_is_in_force_later() {
+    let world = World::with(Plan {
+        wrapper: Some(NFT),
+        images: &[Image::Python],
+        ..Plan::default()
+    });
+    let pod = who_pod_with("a", "{app: a}", 8000, "", "");
+    let ips = world.start_server("a", &pod);
+    let broken = world.agent.root.join("broken");
+    let wait_log = |text: &str| {
+        wait_for(text, || match world.agent.log().contains(text) {
+            true => Ok(()),
+            false => Err(world.agent.log()),
+        });
+    };
+    std::fs::write(&broken, "").expect("temp dir");
+    let service = "apiVersion: v1\nkind: Service\nmetadata: {name: a}\nspec: {type: NodePort, selector: {app: a}, \
+                   ports: [{port: 80, targetPort: 8000, nodePort: 30081}]}\n";
+    world.agent.write("service.yaml", service);
+    wait_log("retrying in");
+    std::fs::remove_file(&broken).expect("own file");
+    let fine =
+        |answer: &std::io::Result<String>| answer.as_ref().is_ok_and(|said| said.starts_with("a "));
+    ask_until(&world.remote, at(NODE4, 30081), fine);
+    // The name server needs its rules, too.
+    std::fs::write(&broken, "").expect("temp dir");
+    world.agent.kill_and_restart();
+    wait_log("trying again");
+    std::fs::remove_file(&broken).expect("own file");
+    wait_for("a name", || {
+        let (fine, said) = exec(
+            &world.agent,
+            "a",
+            &["nslookup", "a.default.svc.cluster.local"],
+        );
+        if fine { Ok(()) } else { Err(said) }
+    });
+    ask_until(world.node(), at(ips[0], 8000), fine);
+}
+
+#[test]
+fn a_bridge_of_another_name_waits_until_no_pod_is_on_the_former_one() {
+    let (world, ips) = with_server();
+    let settings = "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\ncoracle: {bridge: pods8}\n";
+    std::fs::write(world.agent.root.join("config.d/10-bridge.conf"), settings).expect("temp dir");
+    world.agent.kill_and_restart();
+    works(&world, &ips);
+    let has = |name: &str| world.node().links().iter().any(|link| link == name);
+    assert!(has(BRIDGE) && !has("pods8"), "{:?}", world.node().links());
+    world.agent.remove("a.yaml");
+    world.agent.wait_gone("a");
+    world.agent.kill_and_restart();
+    let ports = "    ports: [{containerPort: 8000, hostPort: 9000}]\n";
+    let ips = world.start_server("a", &who_pod("a", 8000, "", ports));
+    works(&world, &ips);
+    assert!(has("pods8") && !has(BRIDGE), "{:?}", world.node().links());
+    let tables = world.node().ok("nft", &["list", "tables"]);
+    assert!(!tables.contains(BRIDGE), "{tables}");
+}

@@ -255,3 +255,31 @@ fn services_work_while_no_agent_runs() {
     spreads("web", || ask_name(&world, "web", 80));
     assert_eq!(ip(&address()), before);
 }
+
+#[test]
+fn pods_on_the_hosts_network_alone_have_services_and_names() {
+    let world = World::new();
+    let policy = "  hostNetwork: true\n  dnsPolicy: ClusterFirstWithHostNet\n";
+    let pod = who_pod_with("one", "{app: web}", 8000, policy, "");
+    let node_port = "  type: NodePort\n  selector: {app: web}\n  ports: [{port: 80, targetPort: 8000, nodePort: 30080}]\n";
+    world.agent.write("web.yaml", &service("web", node_port));
+    world.start_server("one", &pod);
+    let resolves = || {
+        let (fine, said) = exec(
+            &world.agent,
+            "one",
+            &["nslookup", "web.default.svc.cluster.local"],
+        );
+        if fine { Ok(()) } else { Err(said) }
+    };
+    let answers = || {
+        let here = IpAddr::from([127, 0, 0, 1]);
+        let said = world.node().run(|| ask_tcp(at(here, 30080)));
+        said.map(drop).map_err(|error| error.to_string())
+    };
+    wait_for("a name", resolves);
+    wait_for("the port of the node", answers);
+    world.agent.kill_and_restart();
+    wait_for("a name after an agent restart", resolves);
+    wait_for("the port of the node after an agent restart", answers);
+}

@@ -184,12 +184,15 @@ fn name_server() -> Option<Finding> {
     let taken =
         nowhere.flat_map(|ip| [Protocol::Udp, Protocol::Tcp].map(|protocol| (ip, protocol)));
     let listener = taken.into_iter().find_map(|(ip, protocol)| {
-        listeners::taken(&HostPort {
-            protocol,
-            host_ip: Some(ip),
-            port: 53,
-            to: 53,
-        })
+        listeners::taken(
+            &HostPort {
+                protocol,
+                host_ip: Some(ip),
+                port: 53,
+                to: 53,
+            },
+            &[],
+        )
     })?;
     let who = match listener.process.as_str() {
         "" => "a program".to_owned(),

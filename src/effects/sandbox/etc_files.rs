@@ -65,6 +65,11 @@ impl Sandboxes {
         self.resolver(spec).1
     }
 
+    /// Whether the pod asks coracle's own name server, also if it has no address of its own.
+    pub fn uses_name_server(&self, spec: &PodSpec) -> bool {
+        self.config.cluster_dns.is_empty() && resolver::wants_cluster_dns(spec)
+    }
+
     fn resolver(&self, spec: &PodSpec) -> (Resolver, Vec<(Reason, String)>) {
         let node = resolver::node_resolv_conf(&self.config.resolv_conf);
         let servers = if resolver::wants_cluster_dns(spec) {

@@ -41,6 +41,8 @@ pub(super) struct Knowledge<'a> {
     pub(super) zone: &'a Zone,
     /// Reverse names of addresses in these ranges are never forwarded.
     pub(super) ranges: &'a [IpNet],
+    /// Whether the zone has all names: until the manifests are read after an agent restart, it lacks those of Services.
+    pub(super) complete: bool,
     /// Where to begin among several addresses: a different number each time.
     pub(super) turn: usize,
 }
@@ -133,6 +135,9 @@ impl<'a> Knowledge<'a> {
     ) -> Vec<u8> {
         let code = match records {
             Some(_) => Rcode::NOERROR,
+            None if !self.complete => {
+                return query.finish(query.start(Rcode::SERVFAIL).additional());
+            }
             None => Rcode::NXDOMAIN,
         };
         let mut builder = query.start(code);

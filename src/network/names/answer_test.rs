@@ -172,6 +172,7 @@ pub(super) fn outcome(question: &[u8], transport: Transport, turn: usize) -> Out
     let known = Knowledge {
         zone: &zone(),
         ranges: &ranges,
+        complete: true,
         turn,
     };
     answer(known, question, transport)
@@ -540,6 +541,27 @@ fn what_another_server_says_follows_the_name_that_led_there() {
 }
 
 #[test]
+fn until_all_names_are_known_none_is_said_to_be_missing() {
+    let zone = zone();
+    let code = |name: &str, complete| {
+        let known = Knowledge {
+            zone: &zone,
+            ranges: &[],
+            complete,
+            turn: 0,
+        };
+        let asked = question(name, Rtype::A);
+        match answer(known, &asked, Transport::Udp) {
+            Outcome::Answer(reply) => reply[3] & 15,
+            other => panic!("{name}: {other:?}"),
+        }
+    };
+    let (missing, there) = ("no.default.svc.cluster.local", "ns.dns.cluster.local");
+    assert_eq!((code(missing, false), code(missing, true)), (2, 3));
+    assert_eq!((code(there, false), code(there, true)), (0, 0));
+}
+
+#[test]
 fn a_zone_without_a_domain_knows_no_names_and_long_names_are_left_out() {
     let long = "a.".repeat(120) + "b";
     let view = ClusterView {
@@ -551,6 +573,7 @@ fn a_zone_without_a_domain_knows_no_names_and_long_names_are_left_out() {
         let known = Knowledge {
             zone: &zone,
             ranges: &[],
+            complete: true,
             turn: 0,
         };
         let asked = question("pod.cluster.local", Rtype::A);

@@ -63,16 +63,20 @@ pub struct Names {
 #[derive(Debug)]
 struct Known {
     zone: Zone,
+    /// Whether the zone was set from what is known of pods and services.
+    complete: bool,
     reach: Reach,
 }
 
 impl Names {
     /// A server without names. An empty `resolv_conf` stands for a node without resolvers.
     pub fn new(cluster_domain: &str, resolv_conf: PathBuf, reach: Reach) -> Arc<Self> {
-        let zone = Zone::new(cluster_domain, &ClusterView::default(), &BTreeMap::new());
+        let mut zone = Zone::new(cluster_domain, &ClusterView::default(), &BTreeMap::new());
+        zone.set_name_servers(&reach.own);
         let names = Self {
             known: RwLock::new(Arc::new(Known {
-                zone: Zone::default(),
+                zone,
+                complete: false,
                 reach,
             })),
             upstream: Upstream::new(resolv_conf),
@@ -80,7 +84,6 @@ impl Names {
             connections: Slots::new(CONNECTIONS.0, CONNECTIONS.1),
             turn: AtomicUsize::new(0),
         };
-        names.set_zone(zone);
         Arc::new(names)
     }
 
@@ -89,7 +92,11 @@ impl Names {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         zone.set_name_servers(&known.reach.own);
         let reach = known.reach.clone();
-        *known = Arc::new(Known { zone, reach });
+        *known = Arc::new(Known {
+            zone,
+            complete: true,
+            reach,
+        });
     }
 
     /// Replaces the permitted clients.
@@ -97,7 +104,12 @@ impl Names {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         let mut zone = known.zone.clone();
         zone.set_name_servers(&reach.own);
-        *known = Arc::new(Known { zone, reach });
+        let complete = known.complete;
+        *known = Arc::new(Known {
+            zone,
+            complete,
+            reach,
+        });
     }
 
     fn known(&self) -> Arc<Known> {
@@ -127,6 +139,7 @@ pub fn say(zone: &Zone, question: &[u8], said: &[u8], by_tcp: bool) -> Option<Ve
     let known = Knowledge {
         zone,
         ranges: &[],
+        complete: true,
         turn: question.len(),
     };
     match answer(known, question, transport) {

@@ -143,6 +143,7 @@ impl Names {
         let knowledge = Knowledge {
             zone: &known.zone,
             ranges: &known.reach.ranges,
+            complete: known.complete,
             turn: self.turn.fetch_add(1, Ordering::Relaxed),
         };
         match answer(knowledge, question, transport) {

@@ -16,7 +16,7 @@ LEFT = (
 )
 
 
-def dpkg(vm, words, seconds=90):
+def dpkg(vm, words, seconds=180):
     """dpkg without a terminal: it cannot ask."""
     return vm.out(f"dpkg {words} </dev/null 2>&1", seconds=seconds)
 
@@ -25,7 +25,7 @@ def imported(vm):
     vm.until("the image to be imported", "coracle get images", lambda out: "busybox" in out)
 
 
-@scenario(seconds=200)
+@scenario(seconds=360)
 def a_package_replaces_an_installation_and_is_upgraded_under_running_pods(vm):
     """The package takes over from `coracle install`, then a later one from it: settings and pods stay, no unit is there twice."""
     vm.manifest("steady", pod("steady"))
@@ -54,7 +54,7 @@ def a_package_replaces_an_installation_and_is_upgraded_under_running_pods(vm):
     equal("changed files", vm.out("dpkg --verify coracle | grep -v ' c /etc/coracle/config.yaml$' | grep -v /usr/share/doc/; true"), "")
 
 
-@scenario(seconds=200)
+@scenario(seconds=360)
 def removing_keeps_data_and_purging_only_what_is_not_coracles(vm):
     """Removal stops pods in order and keeps their data; a purge leaves nothing but the data of hostPath volumes."""
     dpkg(vm, "-i /payload/packages/now.deb")
