@@ -109,30 +109,40 @@ fn forwarding() -> Finding {
     }
 }
 
-/// Checks for foreign tables that drop forwarded packets, so that pods could not reach other networks.
+/// Checks for foreign tables that drop forwarded packets, so that pods could not reach other networks, or those to the
+/// node, where the pods' name server is.
 fn other_firewalls() -> Vec<Finding> {
     let Ok(chains) = firewall::list_chains() else {
         return Vec::new();
     };
-    let tables = dropping_tables(&chains);
-    let found = tables.into_iter().map(|table| {
+    let tables = dropping_tables(&chains, "forward");
+    let forwarded = tables.into_iter().map(|table| {
         let detail = format!("table `{table}` drops forwarded packets that it does not know");
         Finding::new(Level::Warn, "other firewall", detail).hint(way_through(&table, &chains))
     });
-    found.collect()
+    let tables = dropping_tables(&chains, "input");
+    let delivered = tables.into_iter().map(|table| {
+        let detail = format!(
+            "table `{table}` drops packets to the node that it does not know, such as those of pods for their name server"
+        );
+        Finding::new(Level::Warn, "other firewall", detail).hint(way_in(&chains))
+    });
+    forwarded.chain(delivered).collect()
 }
 
-/// Finds tables with a base chain at the forward hook whose policy is drop, and firewalld's, which drops by a rule.
-fn dropping_tables(chains: &str) -> Vec<String> {
+/// Finds tables with a base chain at this hook whose policy is drop, and firewalld's, which drops forwarded packets by a
+/// rule.
+fn dropping_tables(chains: &str, hook: &str) -> Vec<String> {
+    let at_hook = format!("hook {hook} ");
     let mut table = "";
     let mut found: Vec<String> = Vec::new();
     for line in chains.lines() {
         if let Some(name) = line.strip_prefix("table ") {
             table = name.trim_end_matches([' ', '{']);
         }
-        let forwards = line.contains("hook forward");
-        let drops = line.contains("policy drop") || table.ends_with(" firewalld");
-        if forwards && drops && found.last().is_none_or(|last| last != table) {
+        let by_rule = hook == "forward" && table.ends_with(" firewalld");
+        let drops = line.contains("policy drop") || by_rule;
+        if line.contains(&at_hook) && drops && found.last().is_none_or(|last| last != table) {
             found.push(table.to_owned());
         }
     }
@@ -143,11 +153,21 @@ fn way_through(table: &str, chains: &str) -> String {
     let hint = if table.ends_with(" firewalld") {
         "let the bridge through: `firewall-cmd --permanent --zone=trusted --add-interface=coracle0 && firewall-cmd --reload`"
     } else if chains.contains("chain ufw-") || chains.contains("chain ufw6-") {
-        "let the bridge through: `ufw route allow in on coracle0` and `ufw route allow out on coracle0`"
+        "let the bridge through: `ufw route allow in on coracle0`, `ufw route allow out on coracle0` and `ufw allow in on coracle0`"
     } else if chains.contains("chain DOCKER-USER") {
         "let the bridge through: `iptables -I DOCKER-USER -i coracle0 -j ACCEPT` and `iptables -I DOCKER-USER -o coracle0 -j ACCEPT`"
     } else {
         "accept packets that come in or go out on `coracle0` in that table's forward chain"
+    };
+    hint.to_owned()
+}
+
+fn way_in(chains: &str) -> String {
+    let hint = match chains.contains("chain ufw-") || chains.contains("chain ufw6-") {
+        true => "if it does not let them in yet: `ufw allow in on coracle0`",
+        false => {
+            "if no rule of it does so yet, accept packets that come in on `coracle0` in its input chain"
+        }
     };
     hint.to_owned()
 }
@@ -242,10 +262,20 @@ mod tests {
             ),
         ];
         for (chains, tables, hint) in cases {
-            assert_eq!(dropping_tables(chains), *tables, "{chains}");
+            assert_eq!(dropping_tables(chains, "forward"), *tables, "{chains}");
             for table in *tables {
                 assert!(way_through(table, chains).contains(hint), "{chains}");
             }
         }
+    }
+
+    #[test]
+    fn tables_that_drop_packets_to_the_node_are_named() {
+        let chains = "table ip filter {\n\tchain INPUT {\n\t\ttype filter hook input priority filter; policy drop;\n\t}\n\
+                      \tchain ufw-user-input {\n\t}\n}\ntable inet firewalld {\n\tchain I {\n\t\ttype filter hook input \
+                      priority 10; policy accept;\n\t}\n}\n";
+        assert_eq!(dropping_tables(chains, "input"), ["ip filter"]);
+        assert!(way_in(chains).contains("ufw allow in"));
+        assert!(dropping_tables(chains, "forward").is_empty());
     }
 }

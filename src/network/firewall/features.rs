@@ -100,10 +100,22 @@ pub(super) fn first_missing(bridge_family: bool) -> Result<Option<Feature>, Fire
     Ok(None)
 }
 
+/// Whether the kernel knows no such thing, and does not refuse for another reason, such as a lack of memory.
+fn is_of_lack(why: &str) -> bool {
+    let others = [
+        "Cannot allocate memory",
+        "Operation not permitted",
+        "Permission denied",
+        "Device or resource busy",
+        "No buffer space available",
+    ];
+    !others.iter().any(|other| why.contains(other))
+}
+
 fn is_missing(feature: &Feature) -> Result<bool, FirewallError> {
     match nft::check(feature.script) {
         Ok(()) => Ok(false),
-        Err(FirewallError::Refused(_)) => Ok(true),
+        Err(FirewallError::Refused(why)) if is_of_lack(&why) => Ok(true),
         Err(error) => Err(error),
     }
 }
