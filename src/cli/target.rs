@@ -11,6 +11,9 @@ use crate::api::encode;
 use crate::spec::{WorkloadKind, suggest};
 use crate::types::InOrder;
 
+/// What is said of a name without a character: paths of requests with it are those of lists.
+const NO_NAME: &str = "resource name may not be empty";
+
 /// Kinds with the given names; no names: all objects.
 pub(super) type Targets<K> = Vec<(K, Vec<String>)>;
 
@@ -34,7 +37,10 @@ pub(super) fn targets<K: ValueEnum + PartialEq>(words: &[String]) -> Result<Targ
                 }
                 Some(_) | None => name.clone(),
             };
-            let names = names.iter().map(same).collect();
+            let names: Vec<String> = names.iter().map(same).collect();
+            if names.iter().any(String::is_empty) {
+                return Err(CliError::usage(NO_NAME));
+            }
             found.push((kind, names));
         }
     }
@@ -84,6 +90,14 @@ fn known<K: ValueEnum>(word: &str) -> Option<K> {
 fn kinds<K: ValueEnum>() -> Vec<String> {
     let values = K::value_variants().iter().filter_map(K::to_possible_value);
     values.map(|value| value.get_name().to_owned()).collect()
+}
+
+/// Parses any name; for clap.
+pub(super) fn some_name(text: &str) -> std::result::Result<String, String> {
+    match text {
+        "" => Err(NO_NAME.to_owned()),
+        text => Ok(text.to_owned()),
+    }
 }
 
 /// Parses a pod's name, maybe written as `pod/NAME`; for clap.
@@ -173,7 +187,7 @@ pub(super) fn node_name(text: &str) -> std::result::Result<String, String> {
 
 fn named(text: &str, kinds: &[&str], what: &str) -> std::result::Result<String, String> {
     match text.split_once('/') {
-        None => Ok(text.to_owned()),
+        None => some_name(text),
         Some((kind, name))
             if kinds.contains(&kind.to_ascii_lowercase().as_str()) && !name.is_empty() =>
         {
@@ -231,6 +245,9 @@ mod tests {
         for (line, words) in [
             ("pod/a b", "`b` is no KIND/NAME"),
             ("pod/", "`pod/` is no KIND/NAME"),
+            ("pod ", "resource name may not be empty"),
+            ("pod a ", "resource name may not be empty"),
+            ("pod pod/", "resource name may not be empty"),
             ("ingresses", "there is nothing of kind `ingresses` here"),
             ("podz", "did you mean `pods`?"),
             ("pods,ingresses", "`ingresses`"),
@@ -250,6 +267,7 @@ mod tests {
             ("po/web", Ok("web")),
             ("svc/web", Err(())),
             ("pod/", Err(())),
+            ("", Err(())),
         ] {
             assert_eq!(
                 pod_name(text).as_deref().map_err(|_| ()),

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
+use super::super::target::some_name;
 use super::{JsonOnly, NamespaceArgs, OutputArgs};
 
 /// `coracle run`.
@@ -119,19 +120,22 @@ pub enum ImageCommand {
     /// Give an image one more name
     Tag {
         /// Name or digest
+        #[arg(value_parser = some_name)]
         source: String,
         /// New name
+        #[arg(value_parser = some_name)]
         target: String,
     },
     /// Print everything that is known of images, as JSON
     Inspect {
         /// Names or digests
-        #[arg(required = true)]
+        #[arg(required = true, value_parser = some_name)]
         names: Vec<String>,
     },
     /// Show how an image was built, newest layer first
     History {
         /// Name or digest
+        #[arg(value_parser = some_name)]
         name: String,
         /// Print JSON
         #[arg(short, long, value_name = "FORMAT")]
@@ -143,7 +147,7 @@ pub enum ImageCommand {
     /// Remove images by name or digest
     Rm {
         /// Names or digests
-        #[arg(required = true)]
+        #[arg(required = true, value_parser = some_name)]
         names: Vec<String>,
         /// Remove images even if containers use them
         #[arg(short, long)]

@@ -43,7 +43,10 @@ impl Target {
                 (pod, Some(service))
             }
             None => {
-                let text = pod_or_owner(text).map_err(|_| {
+                let text = pod_or_owner(text).map_err(|why| {
+                    if text.is_empty() {
+                        return CliError::usage(why);
+                    }
                     CliError::usage(format!("there are no ports to forward to at `{text}`"))
                         .hint("NAME or pod/NAME, deployment/NAME or the like, service/NAME")
                 })?;
