@@ -184,15 +184,21 @@ fn split_top(text: &str) -> Vec<&str> {
     parts
 }
 
+/// Parses a label selector. An empty one selects everything; an empty part of one is a slip that must not.
 fn parse_labels(text: &str) -> Result<Vec<Requirement>, String> {
+    if text.trim().is_empty() {
+        return Ok(Vec::new());
+    }
     let parts = split_top(text).into_iter().map(str::trim);
-    parts
-        .filter(|p| !p.is_empty())
-        .map(parse_requirement)
-        .collect()
+    parts.map(parse_requirement).collect()
 }
 
 fn parse_requirement(part: &str) -> Result<Requirement, String> {
+    if part.is_empty() {
+        return Err(
+            "unable to parse requirement: a comma has nothing before or after it".to_owned(),
+        );
+    }
     let one = |text: &str| vec![text.trim().to_owned()];
     if let Some((key, value)) = part.split_once("!=") {
         return Ok(Requirement::NotIn(key_of(key, part)?, one(value)));
@@ -263,6 +269,8 @@ mod tests {
             ("labelSelector=tier", true),
             ("labelSelector=bare,app=web", true),
             ("labelSelector=missing!=x", true),
+            ("labelSelector=", true),
+            ("labelSelector=+", true),
             ("fieldSelector=status.phase%3DRunning", true),
             ("fieldSelector=metadata.name!=web", false),
             ("fieldSelector=spec.restartPolicy=Never", true),
@@ -281,6 +289,10 @@ mod tests {
             "labelSelector=a+in+(b",
             "labelSelector=a+near+(b)",
             "labelSelector=%23",
+            "labelSelector=,",
+            "labelSelector=app=web,",
+            "labelSelector=,,app=web",
+            "labelSelector=app=web,+,tier",
             "fieldSelector=spec.x=1",
             "fieldSelector=bare",
             "fieldSelector=reason=BackOff",

@@ -54,10 +54,14 @@ pub(super) fn patience(args: &ChosenArgs) -> Result<Duration> {
 /// What was chosen. A document whose pods are all meant stands for them.
 pub(super) fn chosen(client: &Client, args: &ChosenArgs) -> Result<Vec<Chosen>> {
     let wide = args.all || args.selector.is_some();
+    // A shell variable that is not set must not choose all pods.
+    let blank = args.selector.as_deref().is_some_and(is_blank);
     match (args.what.is_empty(), wide) {
-        (true, false) => return Err(CliError::usage("say which pods, or --all, or -l SELECTOR")),
+        (true, _) if blank || !wide => {
+            return Err(CliError::usage("say which pods, or --all, or -l SELECTOR"));
+        }
         (false, true) => return Err(CliError::usage("either names, or --all and -l")),
-        (true, true) => {}
+        (true, _) => {}
         (false, false) => {
             let named = |text: &String| match owner(text) {
                 Some((kind, name)) => Chosen::Workload(kind, name.to_owned()),
@@ -93,6 +97,11 @@ pub(super) fn chosen(client: &Client, args: &ChosenArgs) -> Result<Vec<Chosen>> 
         );
     }
     Ok(chosen)
+}
+
+/// Whether a selector says nothing, and would select everything.
+pub(super) fn is_blank(selector: &str) -> bool {
+    selector.trim().is_empty()
 }
 
 fn items(list: &Value) -> impl Iterator<Item = &Value> {
@@ -164,5 +173,33 @@ fn change(client: &Client, path: &str, list: &Value, end: Instant) {
     let changed = |line: std::io::Result<String>| line.is_ok_and(|line| !line.is_empty());
     if !next.is_some_and(changed) {
         std::thread::sleep(AGAIN.min(left));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::super::args::{Cli, Command};
+    use super::*;
+
+    #[test]
+    fn an_empty_selector_and_an_empty_name_choose_nothing() {
+        let client = Client {
+            socket: "/nonexistent/coracle.sock".into(),
+        };
+        for words in [&["stop"][..], &["stop", "-l", ""], &["stop", "-l", " "]] {
+            let line = ["coracle"].iter().chain(words);
+            let Command::Stop(args) = Cli::try_parse_from(line).unwrap().command else {
+                panic!("it is `stop`");
+            };
+            let error = chosen(&client, &args.chosen).unwrap_err();
+            assert_eq!(error.exit_code(), 2, "{words:?}: {error}");
+            assert!(error.to_string().contains("say which pods"), "{error}");
+        }
+        for words in [["stop", ""], ["stop", "pod/"]] {
+            let line = ["coracle"].iter().chain(&words);
+            assert!(Cli::try_parse_from(line).is_err(), "{words:?}");
+        }
     }
 }
