@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::args::{Resource, WaitArgs};
+use super::chosen::is_blank;
 use super::client::Client;
 use super::error::{CliError, Result};
 use super::get::{self, collection};
@@ -128,12 +129,61 @@ struct Object {
     resource: Resource,
     list: String,
     name: String,
+    before: Before,
+}
+
+/// The object that is to be deleted: a pod of a file comes back under the same name as another one.
+#[derive(Debug, PartialEq)]
+enum Before {
+    /// It makes no difference which one has the name.
+    Any,
+    /// None had the name.
+    Absent,
+    /// The one with this UID.
+    Uid(Value),
+}
+
+impl Before {
+    fn of(found: Option<&Value>) -> Self {
+        match found {
+            Some(object) => Self::Uid(object["metadata"]["uid"].clone()),
+            None => Self::Absent,
+        }
+    }
+
+    fn is(&self, object: &Value) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Absent => false,
+            Self::Uid(uid) => object["metadata"]["uid"] == *uid,
+        }
+    }
+}
+
+impl Object {
+    /// The list with this object alone.
+    fn path(&self) -> String {
+        let field = encode(&format!("metadata.name={}", self.name));
+        format!("{}?fieldSelector={field}", self.list)
+    }
+
+    /// Whether it is as wanted; `found`: what has its name.
+    fn is(&self, wanted: &Wanted, found: Option<&Value>) -> bool {
+        wanted.holds(found.filter(|object| self.before.is(object)))
+    }
 }
 
 pub(super) fn run(client: &Client, args: &WaitArgs) -> Result<ExitCode> {
     let wanted = Wanted::parse(&args.condition)?;
     let end = clock::now() + patience(&args.timeout)?;
-    let objects = objects(client, args)?;
+    let mut objects = objects(client, args)?;
+    if wanted == Wanted::Deleted {
+        // All of them before the first wait: meanwhile others can take their names.
+        for object in &mut objects {
+            let list = client.get(&object.path())?;
+            object.before = Before::of(list["items"].get(0));
+        }
+    }
     if objects.is_empty() {
         if wanted == Wanted::Deleted {
             return Ok(ExitCode::SUCCESS);
@@ -180,6 +230,7 @@ fn objects(client: &Client, args: &WaitArgs) -> Result<Vec<Object>> {
             resource,
             list,
             name: name.to_owned(),
+            before: Before::Any,
         };
         let list = collection(resource, namespace);
         if !names.is_empty() {
@@ -189,7 +240,9 @@ fn objects(client: &Client, args: &WaitArgs) -> Result<Vec<Object>> {
             objects.extend(names.iter().map(|name| object(list.clone(), name)));
             continue;
         }
-        if !args.all && args.selector.is_none() {
+        // Also not everything by a shell variable that is not set.
+        let blank = args.selector.as_deref().is_none_or(is_blank);
+        if !args.all && blank {
             return Err(CliError::usage(
                 "say which objects, or --all, or -l SELECTOR",
             ));
@@ -207,8 +260,7 @@ fn objects(client: &Client, args: &WaitArgs) -> Result<Vec<Object>> {
 }
 
 fn until(client: &Client, object: &Object, wanted: &Wanted, end: Instant) -> Result<()> {
-    let field = encode(&format!("metadata.name={}", object.name));
-    let path = format!("{}?fieldSelector={field}", object.list);
+    let path = object.path();
     let mut reached = false;
     loop {
         let list = match client.get(&path) {
@@ -223,7 +275,7 @@ fn until(client: &Client, object: &Object, wanted: &Wanted, end: Instant) -> Res
         };
         reached = true;
         let found = list["items"].get(0);
-        if wanted.holds(found) {
+        if object.is(wanted, found) {
             return Ok(());
         }
         if found.is_none() && *wanted != Wanted::Created {
@@ -252,7 +304,7 @@ fn until(client: &Client, object: &Object, wanted: &Wanted, end: Instant) -> Res
         for line in watch.body.lines() {
             let change: Value = serde_json::from_str(&line.unwrap_or_default()).unwrap_or_default();
             let met = match change["type"].as_str() {
-                Some("ADDED" | "MODIFIED") => wanted.holds(Some(&change["object"])),
+                Some("ADDED" | "MODIFIED") => object.is(wanted, Some(&change["object"])),
                 Some("DELETED") => *wanted == Wanted::Deleted,
                 Some("BOOKMARK") => false,
                 // The agent is restarted, or has forgotten so old a version.
@@ -337,6 +389,44 @@ mod tests {
             let error = Wanted::parse(text).expect_err(text);
             assert_eq!(error.exit_code(), 2, "{text}");
         }
+    }
+
+    #[test]
+    fn an_object_whose_name_another_one_has_is_deleted() {
+        let pod = json!({ "metadata": { "name": "web", "uid": "1" } });
+        let next = json!({ "metadata": { "name": "web", "uid": "2" } });
+        for (sentence, before, found, deleted) in [
+            ("it is still there", Some(&pod), Some(&pod), false),
+            ("it is gone", Some(&pod), None, true),
+            ("the next one is there", Some(&pod), Some(&next), true),
+            ("it was gone before", None, Some(&pod), true),
+            ("it never was there", None, None, true),
+        ] {
+            let object = Object {
+                resource: Resource::Pods,
+                list: String::new(),
+                name: "web".to_owned(),
+                before: Before::of(before),
+            };
+            assert_eq!(object.is(&Wanted::Deleted, found), deleted, "{sentence}");
+        }
+    }
+
+    #[test]
+    fn an_empty_selector_waits_for_nothing() {
+        use clap::Parser as _;
+
+        use super::super::args::{Cli, Command};
+
+        let line = ["coracle", "wait", "pod", "-l", " ", "--for=delete"];
+        let Command::Wait(args) = Cli::try_parse_from(line).unwrap().command else {
+            panic!("it is `wait`");
+        };
+        let client = Client {
+            socket: "/nonexistent/coracle.sock".into(),
+        };
+        let error = run(&client, &args).unwrap_err();
+        assert!(error.to_string().contains("say which objects"), "{error}");
     }
 
     #[test]
