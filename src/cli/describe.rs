@@ -93,17 +93,29 @@ fn pods(client: &Client, args: &DescribeArgs, names: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Lines `Key:  value`, aligned within a block, as kubectl's tab writer does.
+/// Lines `Key:  value`, aligned within a block, as kubectl's tab writer does. Control characters are escaped: containers and
+/// manifests choose some of the values. Only line breaks stay, with the next line indented as the first.
 pub(super) struct Page(pub(super) String);
 
 impl Page {
     pub(super) fn line(&mut self, indent: usize, key: &str, value: impl std::fmt::Display) {
-        let key = format!("{:indent$}{key}:", "");
+        let key = format!("{:indent$}{}:", "", one_line(key));
         let width = 18 + indent;
         let gap = if key.len() < width { "" } else { "  " };
-        let text = format!("{key:<width$}{gap}{value}");
+        self.value(&format!("{key:<width$}{gap}"), width, &value.to_string());
+    }
+
+    /// Adds a value behind this text, its further lines indented.
+    fn value(&mut self, head: &str, indent: usize, value: &str) {
+        let mut lines = value.trim_end().lines();
+        let text = format!("{head}{}", one_line(lines.next().unwrap_or_default()));
         self.0.push_str(text.trim_end());
         self.0.push('\n');
+        for line in lines {
+            let text = format!("{:indent$}{}", "", one_line(line));
+            self.0.push_str(text.trim_end());
+            self.0.push('\n');
+        }
     }
 
     /// Adds a key with several values, one a line.
@@ -116,7 +128,7 @@ impl Page {
         );
         for value in values {
             let pad = 18 + indent;
-            let _ = writeln!(self.0, "{:pad$}{value}", "");
+            self.value(&" ".repeat(pad), pad, &value);
         }
     }
 }
@@ -260,7 +272,7 @@ fn header(page: &mut Page, pod: &Pod) {
 }
 
 fn describe_volume(page: &mut Page, volume: &Volume) {
-    let _ = writeln!(page.0, "  {}:", volume.name);
+    let _ = writeln!(page.0, "  {}:", one_line(&volume.name));
     if let Some(empty) = &volume.empty_dir {
         page.line(
             4,
@@ -376,6 +388,21 @@ mod tests {
             &[FileStatus::deserialize(&file).unwrap()],
         );
         let expected = "Manifest:         /m/a\\nStatus: fine.yaml (Rejected)\n  Errors:           a\\nb.yaml: already defined\n";
+        assert_eq!(shown.0, expected);
+    }
+
+    #[test]
+    fn a_value_cannot_control_the_terminal_or_add_keys() {
+        let mut shown = Page(String::new());
+        shown.line(2, "Message", "a\u{1b}[2J\n\nStatus: fine\r\nb\n");
+        shown.list(
+            0,
+            "Annotations",
+            ["x: 1\n2".to_owned(), "y: \u{7}\n3".to_owned()],
+        );
+        let expected = "  Message:          a\\u{1b}[2J\n\n                    Status: fine\n\
+            \u{20}                   b\n\
+            Annotations:      x: 1\n                  2\n                  y: \\u{7}\n                  3\n";
         assert_eq!(shown.0, expected);
     }
 

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use k8s_openapi::api::core::v1::{Container, ContainerPort, ContainerState, ContainerStatus};
 
 use super::describe::{Page, text, time};
+use super::table::one_line;
 
 /// Adds a block of containers, each with its status.
 pub(super) fn containers(
@@ -16,7 +17,7 @@ pub(super) fn containers(
     let _ = writeln!(page.0, "{title}:");
     for container in all {
         let status = statuses.iter().find(|s| s.name == container.name);
-        let _ = writeln!(page.0, "  {}:", container.name);
+        let _ = writeln!(page.0, "  {}:", one_line(&container.name));
         if let Some(status) = status {
             page.line(
                 4,
@@ -33,7 +34,7 @@ pub(super) fn containers(
             if let Some(words) = words.as_ref().filter(|w| !w.is_empty()) {
                 let _ = writeln!(page.0, "    {title}:");
                 for line in words.iter().flat_map(|word| word.lines()) {
-                    let _ = writeln!(page.0, "      {line}");
+                    let _ = writeln!(page.0, "      {}", one_line(line));
                 }
             }
         }
@@ -158,11 +159,9 @@ fn environment(page: &mut Page, container: &Container) {
                 };
                 let path = mount.sub_path.as_ref().map(|p| format!(",path=\"{p}\""));
                 let path = path.unwrap_or_default();
-                let _ = writeln!(
-                    page.0,
-                    "      {} from {} ({access}{path})",
-                    mount.mount_path, mount.name
-                );
+                let mount = format!("{} from {}", mount.mount_path, mount.name);
+                let line = one_line(&format!("{mount} ({access}{path})"));
+                let _ = writeln!(page.0, "      {line}");
             }
         }
     }
@@ -173,6 +172,36 @@ mod tests {
     use super::*;
     use serde::Deserialize as _;
     use serde_json::{Value, json};
+
+    #[test]
+    fn what_a_container_chose_cannot_control_the_terminal() {
+        let container = json!({ "name": "c", "image": "\u{1b}i", "command": ["\u{1b}c", "a\nb"],
+            "args": ["\u{1b}a"], "env": [{ "name": "E\u{1b}", "value": "\u{1b}e\nf" }],
+            "volumeMounts": [{ "name": "v", "mountPath": "/\u{1b}m", "subPath": "\u{1b}p" }] });
+        let status = json!({ "name": "c", "image": "i", "imageID": "1", "ready": false, "restartCount": 0,
+            "state": { "terminated": { "exitCode": 1, "message": "\u{1b}t\nu" } } });
+        let mut shown = Page(String::new());
+        let container = Container::deserialize(&container).unwrap();
+        let status = ContainerStatus::deserialize(&status).unwrap();
+        containers(&mut shown, "Containers", &[container], &[status]);
+        assert!(!shown.0.contains('\u{1b}'), "{}", shown.0);
+        for line in [
+            "      \\u{1b}c",
+            "      b",
+            "      \\u{1b}a",
+            "      E\\u{1b}:          \\u{1b}e",
+            "                        f",
+            "      Message:          \\u{1b}t",
+            "                        u",
+            "      /\\u{1b}m from v (rw,path=\"\\u{1b}p\")",
+        ] {
+            assert!(
+                shown.0.lines().any(|shown| shown == line),
+                "{line}: {}",
+                shown.0
+            );
+        }
+    }
 
     #[test]
     fn ports_of_the_node_are_described_beside_the_containers() {

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::args::ValidateArgs;
 use super::client::Client;
 use super::error::{CliError, Result};
+use super::table::one_line;
 use super::{put, validate};
 
 /// Exit codes as those of `diff`: no change, a change, an error.
@@ -76,12 +77,12 @@ fn code(planned: &Value) -> u8 {
     }
 }
 
-/// Formats the changes by one file.
+/// Formats the changes by one file. Its name and its keys may have control characters, which are escaped.
 fn show(file: &Value) -> String {
     let mut text = String::new();
     for (what, lines) in [("warning", "warnings"), ("error", "errors")] {
         for line in list(&file[lines]) {
-            text += &format!("{what}: {}\n", word(line));
+            text += &format!("{what}: {}\n", one_line(word(line)));
         }
     }
     let name = word(&file["file"]);
@@ -90,7 +91,8 @@ fn show(file: &Value) -> String {
         .find_map(defined_by)
         .filter(|_| name != STDIN)
     {
-        text += &format!("  hint: as the next version of `{other}`: coracle plan - < {name}\n");
+        let hint = format!("as the next version of `{other}`: coracle plan - < {name}");
+        text += &format!("  hint: {}\n", one_line(&hint));
     }
     for change in list(&file["changes"]) {
         let kind = word(&change["kind"]).to_lowercase();
@@ -98,9 +100,9 @@ fn show(file: &Value) -> String {
             "" => word(&change["name"]).to_owned(),
             namespace => format!("{namespace}/{}", word(&change["name"])),
         };
-        text += &format!("{kind} {name}: {}\n", sentence(change));
+        text += &format!("{kind} {}: {}\n", one_line(&name), sentence(change));
         for detail in details(change) {
-            text += &format!("    {detail}\n");
+            text += &format!("    {}\n", one_line(&detail));
         }
     }
     text
@@ -192,4 +194,18 @@ fn list(value: &Value) -> impl Iterator<Item = &Value> {
 
 fn word(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_keys_cannot_control_the_terminal() {
+        let file = json!({ "file": "a\u{1b}\nb", "errors": ["x\u{1b}\ny"], "changes": [
+            { "kind": "Pod", "namespace": "default", "name": "web", "change": "Edit", "live": ["k\u{1b}\nl"] }] });
+        let expected =
+            "error: x\\u{1b}\\ny\npod default/web: changed while it runs\n    k\\u{1b}\\nl\n";
+        assert_eq!(show(&file), expected);
+    }
 }

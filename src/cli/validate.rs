@@ -11,6 +11,7 @@ use serde::Serialize;
 use super::args::ValidateArgs;
 use super::error::{CliError, Result};
 use super::put;
+use super::table::one_line;
 use crate::api::architecture;
 use crate::config::{Effective, Files, node_name_of_host};
 use crate::effects::credential::Credentials;
@@ -401,14 +402,13 @@ pub(super) fn read(file: &Path) -> std::io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Formats what was found. File names and keys of manifests may have control characters, which are escaped.
 fn show(report: &Report) -> String {
-    let file = &report.file;
     let mut text = String::new();
-    for warning in &report.warnings {
-        text.push_str(&format!("warning: {warning}\n"));
-    }
-    for error in &report.errors {
-        text.push_str(&format!("error: {error}\n"));
+    for (what, lines) in [("warning", &report.warnings), ("error", &report.errors)] {
+        for line in lines {
+            text.push_str(&format!("{what}: {}\n", one_line(line)));
+        }
     }
     if report.errors.is_empty() {
         let services = report.services.iter().map(|s| format!("service {s}"));
@@ -423,7 +423,25 @@ fn show(report: &Report) -> String {
             true => "no documents".to_owned(),
             false => all.join(", "),
         };
-        text.push_str(&format!("{file}: ok: {all}\n"));
+        let ok = format!("{}: ok: {all}", report.file);
+        text.push_str(&format!("{}\n", one_line(&ok)));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_keys_cannot_control_the_terminal() {
+        let good = "apiVersion: v1\nkind: Namespace\nmetadata: {name: a}\n";
+        let bad = format!("{good}\"x\\e[2J\\ny\": 1\n");
+        for (text, begin) in [(good, "a\\u{1b}\\nb: ok: "), (&bad, "error: ")] {
+            let shown = show(&validate_bytes("a\u{1b}\nb", text.as_bytes()));
+            assert!(shown.starts_with(begin), "{shown}");
+            assert!(!shown.contains('\u{1b}'), "{shown}");
+            assert_eq!(shown.lines().count(), 1, "{shown}");
+        }
+    }
 }
