@@ -155,6 +155,9 @@ pub(super) fn options(args: &LogsArgs) -> Result<String> {
         }
     }
     let tail = args.tail.or(args.selector.as_ref().map(|_| LINES_OF_MANY));
+    if args.tail.is_some_and(|tail| tail < -1) {
+        return Err(CliError::usage("--tail must be -1 or more").hint("-1 prints everything"));
+    }
     // kubectl's --tail=-1 means everything.
     if let Some(tail) = tail.filter(|tail| *tail >= 0) {
         add("tailLines", tail.to_string());
@@ -167,7 +170,10 @@ pub(super) fn options(args: &LogsArgs) -> Result<String> {
             CliError::usage(format!("--since `{since}` is not a duration"))
                 .hint("write it as 90s, 5m or 1h30m")
         })?;
-        add("sinceSeconds", seconds.max(1).to_string());
+        // Zero is no limit, as in kubectl.
+        if seconds > 0 {
+            add("sinceSeconds", seconds.to_string());
+        }
     }
     if let Some(time) = &args.since_time {
         add("sinceTime", time.clone());
@@ -177,6 +183,9 @@ pub(super) fn options(args: &LogsArgs) -> Result<String> {
 
 /// Parses `1h30m` into seconds, rounded up.
 fn seconds(text: &str) -> Option<u64> {
+    if text == "0" {
+        return Some(0);
+    }
     let (mut total_ms, mut number) = (0_u64, String::new());
     let mut rest = text;
     while let Some(c) = rest.chars().next() {
@@ -232,12 +241,37 @@ pub(super) fn copy(client: &Client, stream: &Stream, shared: bool) -> Result<()>
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
+    use super::super::args::{Cli, Command};
+
+    #[test]
+    fn limits_of_a_log_are_asked_for_as_kubectl_does() {
+        for (words, expected) in [
+            (&["--since=0s"][..], Some("")),
+            (&["--since=0"], Some("")),
+            (&["--since=10ms"], Some("&sinceSeconds=1")),
+            (&["--since", "5m"], Some("&sinceSeconds=300")),
+            (&["--tail=-1"], Some("")),
+            (&["--tail=0"], Some("&tailLines=0")),
+            (&["--tail=-5"], None),
+            (&["--since=soon"], None),
+        ] {
+            let line = ["coracle", "logs", "web"].iter().chain(words);
+            let Command::Logs(args) = Cli::try_parse_from(line).unwrap().command else {
+                panic!("it is `logs`");
+            };
+            assert_eq!(super::options(&args).ok().as_deref(), expected, "{words:?}");
+        }
+    }
+
     #[test]
     fn durations_are_gos() {
         for (text, expected) in [
             ("5m", Some(300)),
             ("1h30m", Some(5400)),
             ("1500ms", Some(2)),
+            ("0", Some(0)),
             ("5", None),
             ("", None),
             ("5y", None),
