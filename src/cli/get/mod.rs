@@ -25,6 +25,8 @@ pub(super) use rows::{USED_BY, table};
 
 pub(super) fn run(client: &Client, args: &GetArgs) -> Result<ExitCode> {
     let asked = targets::<Resource>(&with_all(&args.what))?;
+    let named = asked.iter().map(|(_, names)| names.len()).sum::<usize>();
+    check_names(args, named)?;
     let mut printer = Printer::new(args)?;
     let sorted_by = args.sort_by.as_deref().map(sort::column).transpose()?;
     if args.list.watch {
@@ -46,7 +48,6 @@ pub(super) fn run(client: &Client, args: &GetArgs) -> Result<ExitCode> {
     if args.ignore_not_found {
         found.errors.retain(|error| error.exit_code() != NOT_FOUND);
     }
-    let named = asked.iter().map(|(_, names)| names.len()).sum::<usize>();
     if named == 1 && asked.len() == 1 && found.items.is_empty() {
         // A single error is the whole answer.
         if let Some(error) = found.errors.pop() {
@@ -85,6 +86,24 @@ pub(super) fn run(client: &Client, args: &GetArgs) -> Result<ExitCode> {
         eprintln!("{}", with_hint(client, error));
     }
     Ok(code.map_or(ExitCode::SUCCESS, ExitCode::from))
+}
+
+/// Refuses names together with what chooses objects in another way.
+fn check_names(args: &GetArgs, named: usize) -> Result<()> {
+    if named == 0 {
+        return Ok(());
+    }
+    if args.selector.is_some() || args.field_selector.is_some() {
+        return Err(CliError::usage(
+            "a name cannot be provided when a selector is specified",
+        ));
+    }
+    if args.list.all_namespaces {
+        return Err(CliError::usage(
+            "a resource cannot be retrieved by name across all namespaces",
+        ));
+    }
+    Ok(())
 }
 
 /// Exit code: an object does not exist.
@@ -206,11 +225,6 @@ fn fetch(client: &Client, args: &GetArgs, asked: Asked<'_>, found: &mut Found) -
     let (resource, names) = asked;
     let path = collection(resource, namespace(args));
     if is_kubernetes(resource) && !names.is_empty() {
-        if args.list.all_namespaces {
-            return Err(CliError::usage(
-                "a resource cannot be retrieved by name across all namespaces",
-            ));
-        }
         for name in names {
             match client.get(&format!("{path}/{}", encode(name))) {
                 Ok(item) => found.items.push((resource, item)),
@@ -278,6 +292,13 @@ fn watch(
     printer: &mut Printer<'_>,
 ) -> Result<ExitCode> {
     let list = collection(resource, namespace(args));
+    for name in names {
+        // A watch of what does not exist would wait without a word.
+        match client.get(&format!("{list}/{}", encode(name))) {
+            Err(error) if error.exit_code() == NOT_FOUND && args.ignore_not_found => {}
+            looked => drop(looked?),
+        }
+    }
     loop {
         let mut path = format!("{list}?watch=true&{}", selectors(args));
         if let [name] = names {
@@ -296,7 +317,69 @@ fn watch(
                 _ => {}
             }
             let object = change["object"].take();
+            if !is_wanted(&object, names) {
+                continue;
+            }
             put(printer.print(vec![(resource, object)], true)?.as_bytes())?;
+        }
+    }
+}
+
+/// Whether the object has one of these names; no names: all are wanted.
+fn is_wanted(object: &Value, names: &[String]) -> bool {
+    let name = object["metadata"]["name"].as_str();
+    names.is_empty() || names.iter().any(|wanted| name == Some(wanted))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+    use serde_json::json;
+
+    use super::super::args::{Cli, Command};
+    use super::*;
+
+    #[test]
+    fn names_are_not_mixed_with_selectors() {
+        let client = Client {
+            socket: "/nonexistent/coracle.sock".into(),
+        };
+        for (line, refused) in [
+            ("get pod a -l x=y", Some("selector")),
+            ("get pod a -w -l x=y", Some("selector")),
+            (
+                "get pod/a --field-selector status.phase=Running",
+                Some("selector"),
+            ),
+            ("get pod a -A", Some("across all namespaces")),
+            ("get pod a -A -w", Some("across all namespaces")),
+            ("get pods -A -l x=y", None),
+            ("get pod a b -w", None),
+        ] {
+            let words = ["coracle"].into_iter().chain(line.split(' '));
+            let Command::Get(args) = Cli::try_parse_from(words).unwrap().command else {
+                panic!("it is `get`");
+            };
+            let error = run(&client, &args).unwrap_err();
+            assert_eq!(error.exit_code() == 2, refused.is_some(), "{line}: {error}");
+            assert!(
+                error.to_string().contains(refused.unwrap_or("")),
+                "{line}: {error}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_watch_shows_the_named_objects_alone() {
+        let pod = json!({ "metadata": { "name": "web" } });
+        for (names, wanted) in [
+            (&[][..], true),
+            (&["web"], true),
+            (&["db", "web"], true),
+            (&["db", "api"], false),
+        ] {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            assert_eq!(is_wanted(&pod, &names), wanted, "{names:?}");
         }
     }
 }
