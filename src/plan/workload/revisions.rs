@@ -272,18 +272,25 @@ impl Histories {
         let number = history.revisions.last().map_or(0, |last| last.number) + 1;
         let known = history.revisions.iter().position(|r| r.hash == *read.hash);
         let before = known.map(|at| history.revisions.remove(at));
+        let undone = |instead: &Instead| instead.cause != Cause::Restarted;
+        let cause = match history.instead.as_deref().is_some_and(undone) {
+            // The document still says that of the revision that was undone. After a restart it is that of the last one.
+            true => before.as_ref().or(history.revisions.last()),
+            false => before.as_ref().filter(|_| read.cause.is_none()),
+        };
+        let cause = cause.map_or_else(|| read.cause.clone(), |former| former.cause.clone());
         // Most documents have one revision: spare room would be kept for nothing.
         history.revisions.reserve_exact(1);
         history.revisions.push(match before {
             Some(before) => Revision {
                 number,
-                cause: read.cause.clone().or(before.cause),
+                cause,
                 ..before
             },
             None => Revision {
                 number,
                 hash: Arc::clone(read.hash),
-                cause: read.cause.clone(),
+                cause,
                 text: text(read),
             },
         });

@@ -466,6 +466,38 @@ fn clients_undo_and_restart() {
 }
 
 #[test]
+fn a_revision_that_comes_back_brings_its_cause_along() {
+    let because = |letter, cause: &str| {
+        let text = document("Deployment", letter, 1, "");
+        let annotations = format!("{{name: web, annotations: {{{CHANGE_CAUSE}: {cause}}}}}");
+        text.replacen("{name: web}", &annotations, 1)
+    };
+    let causes = |node: &Machine| {
+        let all = node.history().revisions.iter();
+        let all = all.map(|r| r.cause.clone().unwrap_or_default());
+        all.collect::<Vec<_>>().join(" ")
+    };
+    let mut node = Machine::new(&because('a', "first"));
+    node.settle('a');
+    node.save(&because('b', "second"));
+    node.settle('b');
+    assert_eq!(causes(&node), "first second");
+    node.undo(None).unwrap();
+    node.settle('a');
+    assert_eq!(causes(&node), "second first");
+    node.restart_pods("now");
+    node.settle('a');
+    assert_eq!(causes(&node), "second first first");
+    node.undo(Some(2)).unwrap();
+    node.settle('b');
+    assert_eq!(causes(&node), "first first second");
+    // The file says why again.
+    node.save(&because('a', "third"));
+    node.settle('a');
+    assert_eq!(causes(&node), "first second third");
+}
+
+#[test]
 fn a_restart_replaces_pods_that_keep_their_names() {
     let mut node = Machine::new(&document("StatefulSet", 'a', 2, ""));
     node.settle('a');
