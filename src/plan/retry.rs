@@ -6,6 +6,7 @@ use std::fmt;
 use super::state::{ContainerState, Image, Sandbox};
 use super::verdict::Cause;
 use super::{PodState, Settings, Time, restart};
+use crate::spec::WorkloadKind;
 
 /// How long a pod waits for a running import before it reports its image as missing.
 pub const IMPORT_PATIENCE_MS: u64 = 30_000;
@@ -49,6 +50,11 @@ pub fn idle(pod: &PodState, container: Option<&str>) -> String {
         format!("pod {name} is being stopped and waits for nothing")
     } else if let Some(Cause::Evicted | Cause::OverLimit) = cause {
         format!("pod {name} was evicted and starts again later; delete it to run it now")
+    } else if pod.finished() && of_job(pod) {
+        // Without the pod its result is lost, and nothing runs instead.
+        format!(
+            "pod {name} has finished; its Job runs again under another name, or after its file has changed"
+        )
     } else if pod.finished() {
         format!("pod {name} has finished; delete it to run it again")
     } else if let Some(one) = one.filter(|c| runs(c)) {
@@ -58,6 +64,11 @@ pub fn idle(pod: &PodState, container: Option<&str>) -> String {
     } else {
         format!("pod {name} waits for nothing that can be retried")
     }
+}
+
+fn of_job(pod: &PodState) -> bool {
+    let workload = pod.spec.workload.as_ref();
+    workload.is_some_and(|key| key.kind == WorkloadKind::Job)
 }
 
 /// What the pod, or this container of it alone, waits for.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use coracle::plan::event::*;
 use coracle::plan::retry::{Wait, waits};
 use coracle::plan::{Action, Event, NodeFact, PodFact, RunFact, Settings};
-use coracle::spec::{RestartBackoff, RestartPolicy};
+use coracle::spec::{PodSpec, RestartBackoff, RestartPolicy, WorkloadKey, WorkloadKind};
 use coracle::types::Time;
 
 use crate::node::{Node, one, ready, reborn};
@@ -280,6 +280,24 @@ fn a_refused_retry_says_why_in_a_sentence() {
     node.tell(Event::Node(NodeFact::DesiredChanged(Default::default())));
     let stopped = "pod p is being stopped and waits for nothing";
     assert_eq!(idle(&node, Some("b")), stopped);
+}
+
+#[test]
+fn a_finished_pod_of_a_job_is_not_to_be_deleted_for_another_run() {
+    let spec = pod("u1", "j-0", RestartPolicy::Never, &["c"]);
+    let mut node = Node::with(&Arc::new(spec));
+    node.work();
+    node.end("c", 0);
+    let mut pod = node.state.pods.values().next().unwrap().clone();
+    let mut spec = PodSpec::clone(&pod.spec);
+    spec.workload = Some(WorkloadKey {
+        kind: WorkloadKind::Job,
+        namespace: "default".into(),
+        name: "j".into(),
+    });
+    pod.spec = Arc::new(spec);
+    let said = "pod j-0 has finished; its Job runs again under another name, or after its file has changed";
+    assert_eq!(coracle::plan::retry::idle(&pod, None), said);
 }
 
 #[test]
