@@ -1,6 +1,6 @@
 //! Arguments of the commands that act on pods and inside them.
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum, ValueHint};
 
 use super::super::target::{self, pod_name, pod_or_owner};
 use super::{DryRunArgs, NamespaceArgs, Resource};
@@ -64,8 +64,10 @@ pub struct AttachArgs {
 #[derive(Debug, Clone, Args)]
 pub struct CpArgs {
     /// A file or directory here, [NAMESPACE/]POD:PATH in a container, or `-`: a tar archive on standard input
+    #[arg(value_hint = ValueHint::AnyPath)]
     pub from: String,
     /// Where to: the other of both; `-`: a tar archive on standard output
+    #[arg(value_hint = ValueHint::AnyPath)]
     pub to: String,
     /// The container; required if the pod has several
     #[arg(short, long)]

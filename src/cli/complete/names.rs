@@ -6,6 +6,7 @@ use clap::ValueEnum;
 use serde_json::Value;
 
 use super::super::args::Resource;
+use super::super::chosen::owner_of;
 use super::super::client::Client;
 use super::super::{create, explain, get};
 use crate::manual::TOPICS;
@@ -39,7 +40,11 @@ pub(super) fn of(arg: &str, asked: &Asked<'_>) -> Option<Vec<String>> {
                 .chain(commands.into_iter().map(|(name, _)| name))
                 .collect()
         }
-        ("create" | "delete" | "report" | "uninstall" | "help", "what" | "topic") => return None,
+        ("delete", "what") => asked.pods_to_delete(),
+        ("stop" | "restart" | "start", "what") => asked.pods_and_their_owners(),
+        ("port-forward", "target") => asked.pods_and_owners(),
+        ("cp", "from" | "to") => return asked.pods_to_copy(),
+        ("create" | "report" | "uninstall" | "help", "what" | "topic") => return None,
         (_, "what" | "about") => asked.kinds_and_names(),
         ("image", "names" | "name" | "source" | "images") => asked.names(Resource::Images),
         ("image", _) => return None,
@@ -113,6 +118,39 @@ impl Asked<'_> {
             true => self.kinds_and_names(),
             false => self.names(Resource::Pods),
         }
+    }
+
+    /// The only kind that is deleted, and its names.
+    fn pods_to_delete(&self) -> Vec<String> {
+        match self.before.is_empty() && !self.current.contains('/') {
+            true => vec!["pod".to_owned()],
+            false => self.kinds_and_names(),
+        }
+    }
+
+    /// Pods, and the documents that they are made from: `deployment/web`.
+    fn pods_and_their_owners(&self) -> Vec<String> {
+        if self.current.contains('/') {
+            return self.kinds_and_names();
+        }
+        let pods = self.list(Resource::Pods);
+        let own = pods
+            .iter()
+            .filter_map(|pod| Some(pod["metadata"]["name"].as_str()?.to_owned()));
+        let owners = pods.iter().filter_map(owner_of);
+        let owners = owners.map(|(kind, name)| format!("{}/{name}", kind.as_str().to_lowercase()));
+        let mut names: Vec<String> = own.chain(owners).collect();
+        names.order();
+        names.dedup();
+        names
+    }
+
+    /// The pods of a namespace with a colon; nothing if that is known, so that files are offered.
+    fn pods_to_copy(&self) -> Option<Vec<String>> {
+        let pods = self.names(Resource::Pods).into_iter();
+        let pods: Vec<String> = pods.map(|name| format!("{name}:")).collect();
+        let fits = pods.iter().any(|pod| pod.starts_with(self.current));
+        fits.then_some(pods)
     }
 
     /// The containers of the pod that was named.
