@@ -39,6 +39,8 @@ impl Manner {
 enum End {
     Status(ExecStatus),
     Detached,
+    /// What the program writes could not be passed on.
+    Unwritten(io::Error),
 }
 
 /// Runs a session until the program has ended, and returns its exit code, or until the user detaches.
@@ -72,6 +74,7 @@ pub(super) fn run(client: &Client, path: &str, manner: Manner) -> Result<ExitCod
         _ => CliError::new("lost the agent").because(e),
     })?;
     match end {
+        End::Unwritten(error) => Err(super::cannot_write(&error)),
         End::Detached => {
             eprintln!("\ndetached; the container goes on");
             Ok(ExitCode::SUCCESS)
@@ -197,8 +200,8 @@ impl Session {
         loop {
             // Frames already in the buffer do not make the socket readable.
             while !self.read.buffer().is_empty() {
-                if let Some(status) = self.frame()? {
-                    return Ok(End::Status(status));
+                if let Some(end) = self.frame()? {
+                    return Ok(end);
                 }
             }
             let ready = self.wait(stdin.as_fd(), wakeups)?;
@@ -209,9 +212,9 @@ impl Session {
                 self.flush()?;
             }
             if ready.agent
-                && let Some(status) = self.frame()?
+                && let Some(end) = self.frame()?
             {
-                return Ok(End::Status(status));
+                return Ok(end);
             }
             if ready.resized {
                 self.resize(wakeups)?;
@@ -251,7 +254,7 @@ impl Session {
         })
     }
 
-    fn frame(&mut self) -> io::Result<Option<ExecStatus>> {
+    fn frame(&mut self) -> io::Result<Option<End>> {
         let mut head = [0; 5];
         self.read.read_exact(&mut head)?;
         let (channel, length) = frame::parse_header(head)
@@ -261,13 +264,16 @@ impl Session {
         match channel {
             frame::STDOUT => {
                 let mut out = io::stdout().lock();
-                out.write_all(&data).and_then(|()| out.flush())?;
+                let written = out.write_all(&data).and_then(|()| out.flush());
+                Ok(written.err().map(End::Unwritten))
             }
-            frame::STDERR => io::stderr().lock().write_all(&data)?,
-            frame::STATUS => return Ok(Some(serde_json::from_slice(&data)?)),
-            _ => {}
+            frame::STDERR => {
+                let written = io::stderr().lock().write_all(&data);
+                Ok(written.err().map(End::Unwritten))
+            }
+            frame::STATUS => Ok(Some(End::Status(serde_json::from_slice(&data)?))),
+            _ => Ok(None),
         }
-        Ok(None)
     }
 
     /// Passes input on; `true` if it detaches.
