@@ -12,38 +12,40 @@ use super::error::{CliError, Result};
 use super::put;
 use super::similar::with_hint;
 use crate::api::encode;
+use crate::spec::WorkloadKind;
 
 pub(super) fn run(client: &Client, args: &RestartArgs) -> Result<ExitCode> {
     chosen::patience(&args.chosen)?;
-    let ns = &args.chosen.namespace.namespace;
     let (mut first_error, mut begun) = (None, Vec::new());
+    let mut failed = |error: CliError| {
+        first_error.get_or_insert(error.exit_code());
+        eprintln!("{}", with_hint(client, error));
+    };
     let mut sequences = Vec::new();
     for one in chosen(client, &args.chosen)? {
         match one {
             Chosen::Pod(name) => match begin(client, args, &name) {
                 Ok(restart) => begun.push((name, restart)),
-                Err(error) => {
-                    first_error.get_or_insert(error.exit_code());
-                    eprintln!("{}", with_hint(client, error));
-                }
+                Err(error) => failed(error),
             },
-            Chosen::Workload(kind, name) => {
-                let pods = pods_of_workload(client, ns, (kind, &name))?;
-                if pods.is_empty() {
-                    let what = Chosen::Workload(kind, name).shown();
-                    return Err(CliError::new(format!("{what} has no pods")));
-                }
-                if pods.len() > 1 && !args.chosen.wait {
-                    return Err(CliError::usage(
-                        "its pods restart one after the other, which needs --wait",
-                    ));
-                }
-                sequences.push(pods);
-            }
+            Chosen::Workload(kind, name) => match sequence(client, args, (kind, &name)) {
+                Ok(pods) => sequences.push(pods),
+                Err(error) => failed(error),
+            },
         }
     }
+    let mut stuck = false;
     for (name, restart) in begun {
-        finish(client, args, &name, &restart)?;
+        if let Err(error) = finish(client, args, &name, &restart) {
+            failed(error);
+            stuck = true;
+        }
+    }
+    if stuck && !sequences.is_empty() {
+        // As within a document, nothing is restarted after a pod that does not become ready.
+        let left = sequences.concat().join(", ");
+        failed(CliError::new(format!("not restarted: {left}")));
+        sequences.clear();
     }
     for pods in sequences {
         for (at, name) in pods.iter().enumerate() {
@@ -56,6 +58,26 @@ pub(super) fn run(client: &Client, args: &RestartArgs) -> Result<ExitCode> {
         }
     }
     Ok(first_error.map_or(ExitCode::SUCCESS, ExitCode::from))
+}
+
+/// The pods of a document, which restart one after the other.
+fn sequence(
+    client: &Client,
+    args: &RestartArgs,
+    (kind, name): (WorkloadKind, &str),
+) -> Result<Vec<String>> {
+    let ns = &args.chosen.namespace.namespace;
+    let pods = pods_of_workload(client, ns, (kind, name))?;
+    if pods.is_empty() {
+        let what = Chosen::Workload(kind, name.to_owned()).shown();
+        return Err(CliError::new(format!("{what} has no pods")));
+    }
+    if pods.len() > 1 && !args.chosen.wait {
+        return Err(CliError::usage(
+            "its pods restart one after the other, which needs --wait",
+        ));
+    }
+    Ok(pods)
 }
 
 /// Has the agent restart the pod; returns which containers, and how often each was restarted before.

@@ -56,6 +56,13 @@ fn a_restart_is_graceful_and_in_place() {
     );
     assert!(refusal(&agent, &["restart", "db"]).contains("\"db\" not found"));
     assert!(refusal(&agent, &["restart"]).contains("say which pods"));
+    assert!(refusal(&agent, &["restart", "-l", ""]).contains("say which pods"));
+    assert!(refusal(&agent, &["restart", "-l", ","]).contains("unable to parse"));
+    // What was done is printed beside what failed.
+    let both = agent.cli(&["restart", "web", "deployment/nope"]);
+    assert!(!both.status.success());
+    assert_eq!(both.stdout, b"pod/web restarted\n");
+    assert!(String::from_utf8_lossy(&both.stderr).contains("\"nope\" not found"));
 }
 
 #[test]
