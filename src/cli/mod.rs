@@ -64,6 +64,7 @@ mod shutdown;
 mod similar;
 mod status;
 mod stop;
+mod switches;
 mod system;
 mod table;
 mod target;
@@ -86,7 +87,7 @@ use error::{CliError, Result};
 
 /// Runs the command line and prints an error, if any.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let args = leading::behind(args.into_iter().collect());
+    let args = switches::plain(leading::behind(args.into_iter().collect()));
     let cli = match Cli::try_parse_from(&args) {
         Ok(cli) => cli,
         Err(error) => {
