@@ -25,7 +25,7 @@ pub(super) fn run(client: &Client, args: &ValidateArgs) -> Result<ExitCode> {
 
 fn plan(client: &Client, args: &ValidateArgs) -> Result<ExitCode> {
     let mut files = Vec::new();
-    for path in &args.paths {
+    for path in args.all_paths() {
         for file in validate::files(path)? {
             files.push(read(&file)?);
         }

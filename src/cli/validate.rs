@@ -252,7 +252,7 @@ pub(super) fn run(args: &ValidateArgs) -> Result<ExitCode> {
     let level = (args.pod_security.unwrap_or(node.pod_security), args.strict);
     // Files that are named may belong together, as a shell lists those of a directory.
     let (folders, named): (Vec<PathBuf>, Vec<PathBuf>) =
-        args.paths.iter().cloned().partition(|path| path.is_dir());
+        args.all_paths().cloned().partition(|path| path.is_dir());
     let mut reports = Vec::new();
     let groups = folders.into_iter().map(|folder| (false, vec![folder]));
     for (named, group) in groups.chain([(true, named)]) {

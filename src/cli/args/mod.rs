@@ -387,8 +387,11 @@ pub struct ExplainArgs {
 #[derive(Debug, Clone, Args)]
 pub struct ValidateArgs {
     /// Manifests, directories of them, or `-`
-    #[arg(required = true)]
+    #[arg(required_unless_present = "files")]
     pub paths: Vec<PathBuf>,
+    /// The same, as kubectl takes it
+    #[arg(short = 'f', long = "filename", value_name = "FILE", hide = true)]
+    pub files: Vec<PathBuf>,
     /// Refuse documents of kinds that are not read (Ingress, RBAC …) also beside others, instead of passing over them
     #[arg(long)]
     pub strict: bool,
@@ -399,4 +402,11 @@ pub struct ValidateArgs {
     /// Print JSON
     #[command(flatten)]
     pub output: OutputArgs,
+}
+
+impl ValidateArgs {
+    /// All that is named.
+    pub(in crate::cli) fn all_paths(&self) -> impl Iterator<Item = &PathBuf> {
+        self.paths.iter().chain(&self.files)
+    }
 }
