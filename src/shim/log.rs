@@ -151,8 +151,8 @@ impl Log {
     }
 
     /// Whether `pid` was this log's compressor, which has ended.
-    pub(super) fn compressor_ended(&mut self, pid: i32) -> bool {
-        self.file.compressor_ended(pid)
+    pub(super) fn compressor_ended(&mut self, pid: i32, succeeded: bool) -> bool {
+        self.file.compressor_ended(pid, succeeded)
     }
 
     /// The running compressor, if any.

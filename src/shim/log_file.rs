@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::log::LONGEST;
@@ -24,6 +24,8 @@ pub(super) struct LogFile {
     torn: bool,
     /// The second in which rotating last failed: it is tried and reported once a second.
     failed: i64,
+    /// The second in which the open file was last looked at: it may have been removed by another program.
+    looked: i64,
     compressor: Option<i32>,
 }
 
@@ -39,6 +41,7 @@ impl LogFile {
             lost: None,
             torn: false,
             failed: 0,
+            looked: 0,
             compressor: None,
         }
     }
@@ -63,14 +66,23 @@ impl LogFile {
         self.compressor
     }
 
-    /// Whether `pid` was this log's compressor, which has ended.
-    pub(super) fn compressor_ended(&mut self, pid: i32) -> bool {
-        let mine = self.compressor == Some(pid);
-        if mine {
-            self.compressor = None;
-            self.tidy();
+    /// Whether `pid` was this log's compressor, which has ended. What it could not compress is left to the next
+    /// rotation: a disk that is full stays so for a while.
+    pub(super) fn compressor_ended(&mut self, pid: i32, succeeded: bool) -> bool {
+        if self.compressor != Some(pid) {
+            return false;
         }
-        mine
+        self.compressor = None;
+        if succeeded {
+            self.tidy();
+        } else {
+            warn(format_args!(
+                "could not compress old logs of `{}`, retrying after the next rotation",
+                self.path.display()
+            ));
+            self.prune();
+        }
+        true
     }
 
     /// Adds one record to `output`, and writes that to disk once it is long.
@@ -100,7 +112,7 @@ impl LogFile {
         }
         let result = self.write(output);
         if let Err((written, error)) = result {
-            self.torn |= written > 0 && output.get(written - 1) != Some(&b'\n');
+            self.torn = torn_after(self.torn, output, written);
             let count = (output.len() - written) as u64;
             let before = self.lost.take().map_or(0, |(count, _)| count);
             if before == 0 {
@@ -120,6 +132,7 @@ impl LogFile {
         self.rotate(output.len() as u64);
         self.open().map_err(|error| (0, error))?;
         if self.torn || self.lost.is_some() {
+            // None of the output is written yet.
             self.tell_loss().map_err(|error| (0, error))?;
         }
         self.write_all(output)
@@ -155,8 +168,10 @@ impl LogFile {
                 Stamp::now().text
             ));
         }
-        self.write_all(line.as_bytes())
-            .map_err(|(_, error)| error)?;
+        if let Err((written, error)) = self.write_all(line.as_bytes()) {
+            self.torn = torn_after(self.torn, line.as_bytes(), written);
+            return Err(error);
+        }
         self.torn = false;
         self.lost = None;
         Ok(())
@@ -182,11 +197,16 @@ impl LogFile {
 
     fn rotate(&mut self, more: u64) {
         let (now, _) = clock::wall_ns();
+        self.look(now);
         let full = self.max_bytes > 0 && self.size > 0 && self.size + more > self.max_bytes;
         if !full || now == self.failed || self.file.is_none() {
             return;
         }
         if let Err(error) = rotate::rename(&self.path, now) {
+            if error.kind() == io::ErrorKind::NotFound {
+                self.forget();
+                return;
+            }
             self.failed = now;
             warn(format_args!(
                 "could not rotate log `{}`: {error}, ignoring",
@@ -199,15 +219,134 @@ impl LogFile {
         self.tidy();
     }
 
+    /// Once a second, sees whether the open file was removed: its name is where the next line belongs.
+    fn look(&mut self, now: i64) {
+        if now == self.looked {
+            return;
+        }
+        self.looked = now;
+        let file = self.file.as_ref().map(File::metadata);
+        if let Some(Ok(found)) = file
+            && found.nlink() == 0
+        {
+            self.forget();
+        }
+    }
+
+    /// The log was removed by another program: the next line begins a new one.
+    fn forget(&mut self) {
+        self.file = None;
+        self.size = 0;
+        self.torn = false;
+    }
+
     fn tidy(&mut self) {
+        self.prune();
+        if self.compressor.is_none() {
+            self.compressor = rotate::compress(&self.path);
+        }
+    }
+
+    fn prune(&self) {
         if let Err(error) = rotate::prune(&self.path, self.max_files, self.compressor.is_some()) {
             warn(format_args!(
                 "could not remove old logs of `{}`: {error}, ignoring",
                 self.path.display()
             ));
         }
-        if self.compressor.is_none() {
-            self.compressor = rotate::compress(&self.path);
+    }
+}
+
+/// Whether a log ends within a line after a write of `output` stopped after `written` bytes.
+fn torn_after(torn: bool, output: &[u8], written: usize) -> bool {
+    match written.checked_sub(1) {
+        Some(last) => output.get(last) != Some(&b'\n'),
+        None => torn,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A log in a folder of its own.
+    struct Log(PathBuf, LogFile);
+
+    impl Log {
+        fn new(name: &str, max_bytes: u64) -> Self {
+            let name = format!("coracle-log-{name}-{}", std::process::id());
+            let folder = std::env::temp_dir().join(name);
+            let _ = fs::remove_dir_all(&folder);
+            let file = LogFile::new(folder.join("0.log"), max_bytes, 3);
+            Self(folder, file)
+        }
+
+        fn put(&mut self, line: &str) {
+            self.1.flush(&mut line.as_bytes().to_vec());
+        }
+
+        fn text(&self) -> String {
+            fs::read_to_string(self.1.path()).unwrap()
+        }
+    }
+
+    impl Drop for Log {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_removed_log_begins_again_when_it_would_be_rotated() {
+        let mut log = Log::new("rotated", 8);
+        log.put("before\n");
+        fs::remove_file(log.1.path()).unwrap();
+        log.put("after\n");
+        assert_eq!(log.text(), "after\n");
+        assert_eq!(log.1.size(), 6);
+        log.put("more\n");
+        assert_eq!(log.text(), "more\n", "it is rotated as before");
+    }
+
+    #[test]
+    fn a_removed_log_begins_again_within_a_second() {
+        let mut log = Log::new("small", 0);
+        log.put("before\n");
+        fs::remove_file(log.1.path()).unwrap();
+        log.1.looked = 0;
+        log.put("after\n");
+        assert_eq!(log.text(), "after\n");
+    }
+
+    #[test]
+    fn a_failed_compression_waits_for_the_next_rotation() {
+        let mut log = Log::new("compressor", 0);
+        log.put("now\n");
+        let old = |day: u32| log.0.join(format!("0.log.2026010{day}-000000"));
+        for day in [1, 2] {
+            fs::write(old(day), "x").unwrap();
+        }
+        let temporary = log.0.join("0.log.20260101-000000.tmp");
+        fs::write(&temporary, "x").unwrap();
+        log.1.compressor = Some(7);
+        assert!(!log.1.compressor_ended(8, false));
+        assert!(log.1.compressor_ended(7, false));
+        assert_eq!(log.1.compressor(), None);
+        assert!(!temporary.exists());
+    }
+
+    #[test]
+    fn a_log_is_torn_where_a_write_stopped_within_a_line() {
+        for (torn, output, written, expected) in [
+            (false, "ab\ncd\n", 0, false),
+            (true, "ab\ncd\n", 0, true),
+            (false, "ab\ncd\n", 2, true),
+            (true, "ab\ncd\n", 3, false),
+            (true, "\nlost", 1, false),
+            (false, "\nlost", 4, true),
+        ] {
+            let found = torn_after(torn, output.as_bytes(), written);
+            assert_eq!(found, expected, "{torn} {output:?} {written}");
         }
     }
 }

@@ -392,7 +392,7 @@ impl Pod {
             return message.map(|(connection, message)| Ended::Program(connection, message));
         }
         for container in self.containers.values_mut() {
-            if container.log.compressor_ended(pid) {
+            if container.log.compressor_ended(pid, code == 0) {
                 return None;
             }
         }
