@@ -1,6 +1,8 @@
 //! Mounting, unmounting and the mount table.
 
+use std::ffi::{CString, OsString};
 use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -27,7 +29,7 @@ pub fn table() -> io::Result<Vec<Mount>> {
     Ok(list
         .into_iter()
         .map(|entry| Mount {
-            target: entry.mount_point,
+            target: decoded(&entry.mount_point.to_string_lossy()),
             kind: entry.fs_type,
             super_options: entry
                 .super_options
@@ -41,10 +43,54 @@ pub fn table() -> io::Result<Vec<Mount>> {
         .collect())
 }
 
-/// Whether something is mounted right at `path`.
+/// A path of the mount table, in which spaces, tabs, newlines and backslashes are written as `\040` and so on.
+pub(super) fn decoded(field: &str) -> PathBuf {
+    let mut bytes = Vec::new();
+    let mut rest = field.as_bytes();
+    while let Some((first, more)) = rest.split_first() {
+        let code = match rest {
+            [b'\\', b'0', b'4', b'0', ..] => Some(b' '),
+            [b'\\', b'0', b'1', b'1', ..] => Some(b'\t'),
+            [b'\\', b'0', b'1', b'2', ..] => Some(b'\n'),
+            [b'\\', b'1', b'3', b'4', ..] => Some(b'\\'),
+            _ => None,
+        };
+        bytes.push(code.unwrap_or(*first));
+        rest = if code.is_some() { &rest[4..] } else { more };
+    }
+    PathBuf::from(OsString::from_vec(bytes))
+}
+
+/// Whether something is mounted right at `path`. The table also has mounts that lie hidden below another one, so the
+/// path itself is asked first.
 fn is_mounted(path: &Path) -> io::Result<bool> {
+    if let Some(root) = is_mount_root(path) {
+        return Ok(root);
+    }
     let path = real(path)?;
     Ok(table()?.iter().any(|mount| mount.target == path))
+}
+
+/// Whether a path leads to the root of a mount; `None` if the kernel does not tell (before Linux 5.8).
+fn is_mount_root(path: &Path) -> Option<bool> {
+    // statx(2): 256 bytes, with the attributes from byte 8 and those that are known from byte 56.
+    const ATTRIBUTES: usize = 1;
+    const KNOWN: usize = 7;
+    const MOUNT_ROOT: u64 = 0x2000;
+    let path = CString::new(path.as_os_str().as_bytes()).ok()?;
+    let mut found = [0_u64; 32];
+    // SAFETY: the path ends with a zero byte, and the kernel writes at most 256 bytes, the size of `found`.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_statx,
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            libc::AT_NO_AUTOMOUNT,
+            0,
+            found.as_mut_ptr(),
+        )
+    };
+    (done == 0 && found[KNOWN] & MOUNT_ROOT != 0).then_some(found[ATTRIBUTES] & MOUNT_ROOT != 0)
 }
 
 /// The path without links, as the mount table has it: `/var/run` is a link on most systems. Nothing is mounted at a missing
@@ -180,4 +226,28 @@ pub fn unmount_below(path: &Path) -> io::Result<()> {
 
 fn proc_error(error: ProcError) -> io::Error {
     io::Error::other(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_of_the_mount_table_are_decoded() {
+        for (field, expected) in [
+            ("/run/coracle", "/run/coracle"),
+            ("/a\\040b\\011c\\012d", "/a b\tc\nd"),
+            ("/a\\134040", "/a\\040"),
+            ("/a\\04", "/a\\04"),
+        ] {
+            assert_eq!(decoded(field), Path::new(expected), "{field}");
+        }
+    }
+
+    #[test]
+    fn a_path_is_asked_itself_whether_it_is_a_mount() {
+        assert_eq!(is_mount_root(Path::new("/proc")), Some(true));
+        assert_eq!(is_mount_root(Path::new("/proc/self")), Some(false));
+        assert!(!is_mounted(Path::new("/nowhere/at/all")).unwrap());
+    }
 }
