@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -30,6 +30,7 @@ use super::status::{Status, report};
 use super::{ShimError, copy};
 use crate::chain;
 use crate::sys::cgroup::{self, Hierarchy};
+use crate::sys::file;
 use crate::sys::openat::{self, Found};
 use crate::sys::process::{self, Fork};
 use crate::sys::{capability, fdpass, pty, signals, user_namespace};
@@ -433,8 +434,7 @@ fn home_of(uid: u32) -> Option<String> {
     else {
         return None;
     };
-    let mut text = String::new();
-    file.take(PASSWD_BYTES).read_to_string(&mut text).ok()?;
+    let text = file::read_start(file, PASSWD_BYTES).ok()?;
     let wanted = uid.to_string();
     text.lines().find_map(|line| {
         let mut fields = line.split(':');

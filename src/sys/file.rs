@@ -91,6 +91,18 @@ pub fn read_bounded(path: impl AsRef<Path>, limit: u64) -> io::Result<Vec<u8>> {
     read_at_most(file, found.len(), limit)
 }
 
+/// Reads the text of an open file, but no more than `limit` bytes. Bytes that are no UTF-8 are replaced.
+pub fn read_start(file: File, limit: u64) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    file.take(limit).read_to_end(&mut bytes)?;
+    Ok(lossy(bytes))
+}
+
+fn lossy(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes)
+        .unwrap_or_else(|no| String::from_utf8_lossy(no.as_bytes()).into_owned())
+}
+
 /// Reads a record of coracle, or a document of the node, with a generous bound.
 pub fn read_record(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
     read_bounded(path, MOST_BYTES)
@@ -104,9 +116,7 @@ pub fn read_text(path: impl AsRef<Path>) -> io::Result<String> {
 
 /// The same of an open file.
 pub(super) fn text_of(file: File) -> io::Result<String> {
-    let bytes = read_at_most(file, 0, MOST_BYTES)?;
-    Ok(String::from_utf8(bytes)
-        .unwrap_or_else(|no| String::from_utf8_lossy(no.as_bytes()).into_owned()))
+    Ok(lossy(read_at_most(file, 0, MOST_BYTES)?))
 }
 
 fn open_now(path: &Path) -> io::Result<File> {

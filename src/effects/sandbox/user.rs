@@ -2,11 +2,11 @@
 //! `/etc/passwd` and `/etc/group`, read without ever leaving the image.
 
 use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::ConfigError;
 use crate::spec::{ContainerSpec, PodSpec};
+use crate::sys::file;
 use crate::sys::openat::{self, Found};
 use crate::types::InOrder;
 
@@ -180,9 +180,7 @@ fn read_in_layer(layer: &Path, path: &str) -> Option<String> {
         Found::Whiteout => return Some(String::new()),
         Found::Other => return None,
     };
-    let mut text = String::new();
-    file.take(MAX_FILE).read_to_string(&mut text).ok()?;
-    Some(text)
+    file::read_start(file, MAX_FILE).ok()
 }
 
 #[cfg(test)]
@@ -212,6 +210,14 @@ mod tests {
         assert_eq!(find_group(GROUP, "7"), Some(7));
         assert_eq!(find_group(GROUP, "nope"), None);
         assert_eq!(groups_of(GROUP, "web"), [110]);
+    }
+
+    #[test]
+    fn a_byte_that_is_no_utf8_hides_no_other_line() {
+        let layer = Layer::new("latin1");
+        fs::write(layer.etc("passwd"), b"web:x:101:102:J\xfcrgen:/var/www:\n").unwrap();
+        let text = read_in_image(std::slice::from_ref(&layer.0), "etc/passwd");
+        assert_eq!(find_passwd(&text, "web").expect("it is there").uid, 101);
     }
 
     fn non_root_pod(more: &str) -> PodSpec {
