@@ -201,9 +201,9 @@ impl Job<'_> {
             .filter(|h| !h.bare)
             .cloned()
             .collect();
-        cgroup::join(&joined, &self.container.group)
-            .map_err(failed("join the container's cgroup"))?;
         let pid = self.container.record.pid;
+        cgroup::join(&joined, &self.container.group, Some(pid))
+            .map_err(failed("join the container's cgroup"))?;
         let kinds = [
             ("user", CloneFlags::CLONE_NEWUSER),
             ("ipc", CloneFlags::CLONE_NEWIPC),

@@ -39,7 +39,7 @@ pub(super) fn enter(config: &ShimConfig) -> Result<(Vec<Hierarchy>, Option<Users
     let hierarchies =
         cgroup::hierarchies().map_err(ShimError::system("list cgroup hierarchies"))?;
     let group = format!("{}/shim", config.cgroup);
-    let joined = cgroup::join(&hierarchies, &group)
+    let joined = cgroup::join(&hierarchies, &group, None)
         .map_err(ShimError::path("join cgroup", Path::new(&group)))?;
     if joined == 0 {
         return Err(ShimError::NoCgroup(group));

@@ -65,7 +65,7 @@ fn parse(mountinfo: &str) -> Vec<Hierarchy> {
         seen.push(device);
         let options = right.rsplit(' ').next().unwrap_or_default();
         found.push(Hierarchy {
-            mount: PathBuf::from(mount.replace("\\040", " ")),
+            mount: super::mount::decoded(mount),
             v2,
             memory: v2 || options.split(',').any(|option| option == "memory"),
             bare: !v2 && options.split(',').any(|option| option.starts_with("name=")),
@@ -79,20 +79,60 @@ fn parse(mountinfo: &str) -> Vec<Hierarchy> {
 }
 
 /// Moves the caller into `group` of every hierarchy that has it. Returns the number of hierarchies.
-pub fn join(hierarchies: &[Hierarchy], group: &str) -> io::Result<usize> {
+///
+/// A container on cgroup v2 may make groups of its own (systemd, Docker, k3s): then its group has controllers for
+/// those below it, and takes no processes itself (EBUSY). As with runc, the caller joins the group of `init` instead,
+/// the container's first process, which is always below `group`.
+pub fn join(hierarchies: &[Hierarchy], group: &str, init: Option<u32>) -> io::Result<usize> {
     let mut joined = 0;
     for hierarchy in hierarchies {
         let file_path = hierarchy.folder(group).join("cgroup.procs");
-        match fs::OpenOptions::new().write(true).open(&file_path) {
-            Ok(mut file) => file
-                .write_all(b"0")
-                .map_err(|error| at(&file_path, &error))?,
+        let mut file = match fs::OpenOptions::new().write(true).open(&file_path) {
+            Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(at(&file_path, &error)),
+        };
+        match (file.write_all(b"0"), init) {
+            (Ok(()), _) => {}
+            (Err(error), Some(pid)) if hierarchy.v2 && busy(&error) => {
+                join_inner(hierarchy, group, pid, error)?;
+            }
+            (Err(error), _) => return Err(at(&file_path, &error)),
         }
         joined += 1;
     }
     Ok(joined)
+}
+
+fn busy(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EBUSY)
+}
+
+/// Moves the caller to where `pid` is below `group`, or returns `before`.
+fn join_inner(hierarchy: &Hierarchy, group: &str, pid: u32, before: io::Error) -> io::Result<()> {
+    let text = super::file::read_text(format!("/proc/{pid}/cgroup"))?;
+    let Some(inner) = inner_group(&text, group) else {
+        let path = hierarchy.folder(group).join("cgroup.procs");
+        return Err(at(&path, &before));
+    };
+    let path = hierarchy.folder(inner).join("cgroup.procs");
+    let file = fs::OpenOptions::new().write(true).open(&path);
+    file.and_then(|mut file| file.write_all(b"0"))
+        .map_err(|error| at(&path, &error))
+}
+
+/// The cgroup v2 of a process by its `/proc/<pid>/cgroup`, if it is below `group`: a container has it in its hands
+/// where its first process is.
+fn inner_group<'a>(text: &'a str, group: &str) -> Option<&'a str> {
+    let path = text.lines().find_map(|line| line.strip_prefix("0::"))?;
+    let below = path
+        .trim_start_matches('/')
+        .strip_prefix(group.trim_matches('/'))?
+        .strip_prefix('/')?;
+    let plain = below
+        .split('/')
+        .all(|name| !matches!(name, "" | "." | ".."));
+    plain.then_some(path)
 }
 
 /// The failing hierarchy is half of the cause: an empty cpuset says "no space left on device".
@@ -337,6 +377,30 @@ mod tests {
             found[1].folder("/a/b"),
             Path::new("/sys/fs/cgroup/unified/a/b")
         );
+    }
+
+    #[test]
+    fn mount_points_with_spaces_are_decoded() {
+        let found = parse("41 31 0:38 / /a\\040b\\134c rw - cgroup2 cgroup2 rw\n");
+        assert_eq!(found[0].mount, Path::new("/a b\\c"));
+    }
+
+    #[test]
+    fn only_groups_below_that_of_the_container_are_joined() {
+        for (text, expected) in [
+            ("0::/pods/a/c/init\n", Some("/pods/a/c/init")),
+            ("5:memory:/x\n0::/pods/a/c/x/y z\n", Some("/pods/a/c/x/y z")),
+            ("0::/pods/a/c\n", None),
+            ("0::/pods/a/c/\n", None),
+            ("0::/pods/a/cc/init\n", None),
+            ("0::/pods/a/d/init\n", None),
+            ("0::/../pods/a/c/init\n", None),
+            ("0::/pods/a/c/../d\n", None),
+            ("5:memory:/pods/a/c/init\n", None),
+            ("", None),
+        ] {
+            assert_eq!(inner_group(text, "/pods/a/c"), expected, "{text}");
+        }
     }
 
     #[test]
