@@ -13,7 +13,8 @@ use crate::sys::meminfo::MemInfo;
 use crate::sys::{disk_usage, process};
 use crate::types::usage::{ContainerUsage, DiskUsage, FileSystem, NodeUsage, PodUsage, Space};
 
-/// The maximum number of files of one pod that are counted at a time.
+/// The maximum number of files of one volume or layer that are counted at a time. What has more takes at least what
+/// was counted. Each has a number of its own: a large volume must not end the limits of the others.
 const MAX_ENTRIES: u64 = 100_000;
 
 /// The maximum number of files of one claim that are counted.
@@ -63,8 +64,7 @@ pub fn of_pod(layout: &Layout, cgroups: &Cgroups, wanted: &Wanted) -> PodUsage {
         usage.memory_bytes = cgroups.pod_memory(pod.qos, &pod.uid);
         usage.processes = cgroups.pod_processes(pod.qos, &pod.uid);
     }
-    let mut budget = MAX_ENTRIES;
-    let mut walk = |path: &Path| taken(disk_usage::of(path, None, &mut budget));
+    let walk = |path: &Path| walk(path, MAX_ENTRIES);
     if wanted.disk {
         let files = layout.pod_state(&pod.uid).etc_files();
         usage.shared_files = taken(disk_usage::of_files(&files));
@@ -88,6 +88,10 @@ pub fn of_pod(layout: &Layout, cgroups: &Cgroups, wanted: &Wanted) -> PodUsage {
         usage.containers.insert(name.clone(), container);
     }
     usage
+}
+
+fn walk(path: &Path, mut most: u64) -> DiskUsage {
+    taken(disk_usage::of(path, None, &mut most))
 }
 
 /// Blocking. How many bytes the files of a claim with a directory of its own take. May take long.
