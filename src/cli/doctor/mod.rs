@@ -72,7 +72,7 @@ pub(super) fn run(client: &Client, args: &DoctorArgs) -> Result<ExitCode> {
     );
     let found = directories::find(client, given);
     let layout = &found.layout;
-    let mut findings = vec![root(), kernel()];
+    let mut findings = vec![root(), kernel(&read("/proc/sys/kernel/osrelease"))];
     findings.extend(cgroups());
     findings.extend([
         overlay(&layout.root),
@@ -136,14 +136,18 @@ fn root() -> Finding {
     .hint("containers need root: run coracle with sudo or as a system service")
 }
 
-fn kernel() -> Finding {
-    let release = read("/proc/sys/kernel/osrelease");
+fn kernel(release: &str) -> Finding {
     let mut numbers = release
         .split(|c: char| !c.is_ascii_digit())
         .map(|n| n.parse().unwrap_or(0));
     let version: (u32, u32) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    Finding::new(level(version >= (5, 10), Level::Fail), "kernel", release)
-        .hint("Linux 5.10 or newer is needed: install your distribution's newer kernel package")
+    let fine = version >= (5, 12);
+    let detail = match fine {
+        true => release.to_owned(),
+        false => format!("{release}: no container starts, mount_setattr(2) is missing"),
+    };
+    Finding::new(level(fine, Level::Fail), "kernel", detail)
+        .hint("Linux 5.12 or newer is needed: install your distribution's newer kernel package")
 }
 
 fn cgroups() -> Vec<Finding> {
@@ -447,5 +451,23 @@ fn leftovers(run_dir: &Path) -> Finding {
             format!("not running, {n} pod(s) in {}", run_dir.display()),
         )
         .hint("`coracle run` takes them over"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_without_mount_setattr_fails() {
+        for (release, expected) in [
+            ("5.10.0-28-amd64", Level::Fail),
+            ("5.11.22", Level::Fail),
+            ("5.12.0", Level::Ok),
+            ("6.1.0-rpi7", Level::Ok),
+            ("", Level::Fail),
+        ] {
+            assert_eq!(kernel(release).level, expected, "{release}");
+        }
     }
 }
