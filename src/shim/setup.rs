@@ -133,7 +133,8 @@ fn enter_namespaces(config: &ShimConfig) -> Result<Option<Users>, ShimError> {
     if let Some(hostname) = &config.hostname {
         nix::unistd::sethostname(hostname).map_err(system("set the hostname"))?;
     }
-    if config.new_ipc {
+    // Pods with the node's IPC use the node's shared memory, but a small system may have none.
+    if config.new_ipc || !Path::new("/dev/shm").is_dir() {
         mount_shm(&config.run_dir.join("shm"), users.as_ref())?;
     }
     for (name, value) in &config.sysctls {

@@ -237,11 +237,7 @@ fn bundle<'a>(
         capabilities: capabilities::effective(&container.security, device_rules),
         binds,
         devices: devices.granted,
-        shm: if pod.host_ipc {
-            PathBuf::from("/dev/shm")
-        } else {
-            run.shm()
-        },
+        shm: shared_memory(pod.host_ipc, run.shm()),
         v1_cgroups: cgroups.v1_folders(&cgroup),
         cgroup,
         cgroup_mode: cgroups.mode(),
@@ -249,6 +245,16 @@ fn bundle<'a>(
         users_link: bundle_folder(layout, pod, container).join(USERS_LINK),
         target_link: bundle_folder(layout, pod, container).join(TARGET_LINK),
     })
+}
+
+/// The folder that is the container's `/dev/shm`. With the node's IPC it is the node's; where that has none, the shim
+/// made one for the pod.
+fn shared_memory(host_ipc: bool, own: PathBuf) -> PathBuf {
+    if host_ipc && !own.is_dir() {
+        PathBuf::from("/dev/shm")
+    } else {
+        own
+    }
 }
 
 /// Where the container's bundle goes: where the pod's shim sees it.
