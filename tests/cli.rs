@@ -63,6 +63,21 @@ fn without_an_agent_the_error_says_how_to_start_one() {
 }
 
 #[test]
+fn the_agent_takes_no_socket() {
+    let help = coracle(&["run", "--help"]);
+    assert!(!text(&help.stdout).contains("--socket"));
+    for args in [
+        ["run", "--socket", "/nowhere/x"],
+        ["--socket", "/nowhere/x", "run"],
+    ] {
+        let output = coracle(&args);
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.contains("--run-dir"), "{error}");
+    }
+}
+
+#[test]
 fn an_invalid_command_line_exits_with_two() {
     assert_eq!(coracle(&["get", "cheese"]).status.code(), Some(2));
     assert_eq!(

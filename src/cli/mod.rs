@@ -106,6 +106,12 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     {
         eprintln!("warning: could not reset SIGPIPE: {error}, ignoring");
     }
+    if matches!(cli.command, Command::Run(_)) && names_socket(&args) {
+        let error = CliError::usage("the agent makes its socket itself, and takes no --socket")
+            .hint("--run-dir names the directory in which it is");
+        eprintln!("{error}");
+        return ExitCode::from(error.exit_code());
+    }
     let client = Client { socket: cli.socket };
     match dispatch(&client, cli.command) {
         Ok(code) => code,
@@ -115,6 +121,14 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             ExitCode::from(error.exit_code())
         }
     }
+}
+
+/// Whether a socket is given on the command line, not by the environment.
+fn names_socket(args: &[OsString]) -> bool {
+    args.iter().any(|word| {
+        let word = word.as_encoded_bytes();
+        word == b"--socket" || word.starts_with(b"--socket=")
+    })
 }
 
 /// Prints an error of a process that is not a command, such as a shim.

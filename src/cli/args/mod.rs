@@ -11,7 +11,7 @@ mod rollout;
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Arg, Args, Parser, Subcommand, ValueEnum, value_parser};
 
 use crate::spec::PodSecurity;
 
@@ -49,10 +49,19 @@ pub struct Cli {
     pub command: Command,
 }
 
+/// The agent is behind no socket: its help does not show the global flag.
+fn hidden_socket() -> Arg {
+    Arg::new("socket")
+        .long("socket")
+        .value_parser(value_parser!(PathBuf))
+        .hide(true)
+}
+
 /// A command of `coracle`.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run the node agent in the foreground
+    #[command(arg = hidden_socket())]
     Run(RunArgs),
     /// Show pods, the node, events, images or manifest files
     #[command(
