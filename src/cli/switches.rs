@@ -8,6 +8,10 @@ use super::args::Cli;
 
 /// Writes such switches as the parser knows them; one that is off is left out. Everything else stays as it is.
 pub(super) fn plain(args: Vec<OsString>) -> Vec<OsString> {
+    let has_value = |word: &OsString| word.to_str().is_some_and(|text| text.contains('='));
+    if !args.iter().any(has_value) {
+        return args;
+    }
     let mut command = Cli::command();
     let (mut plain, mut open, mut at_command) = (Vec::new(), true, true);
     for word in args {
