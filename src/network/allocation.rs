@@ -162,6 +162,15 @@ pub(super) fn bridge_in_use(settings: &NetworkSettings) -> Option<String> {
     (!allocated(&settings.layout).is_empty()).then_some(former)
 }
 
+/// Whether pods have addresses of other ranges than the settings name by now.
+pub(super) fn ranges_in_use(settings: &NetworkSettings) -> bool {
+    let is_other = |choice: Choice| {
+        choice.set_pods != settings.pod_cidrs || choice.set_services != settings.service_cidrs
+    };
+    let layout = &settings.layout;
+    Choice::load(layout).is_some_and(is_other) && !allocated(layout).is_empty()
+}
+
 /// The bridge of before, if the settings name another one by now.
 pub(super) fn former_bridge(settings: &NetworkSettings) -> Option<String> {
     let former = Choice::load(&settings.layout)?.bridge;

@@ -76,10 +76,6 @@ impl Network {
     /// A network that has made nothing yet.
     pub fn new(mut settings: NetworkSettings) -> Self {
         if let Some(former) = allocation::bridge_in_use(&settings) {
-            tracing::warn!(
-                "the bridge stays `{former}` while pods are on it, `{}` counts once the agent starts without any",
-                settings.bridge
-            );
             settings.bridge = former;
         }
         let inner = Inner {
@@ -286,6 +282,11 @@ impl Network {
         &self.inner.settings.bridge
     }
 
+    /// Whether pods have addresses of other ranges than the settings name: these count once no such pod is left.
+    pub fn keeps_ranges(&self) -> bool {
+        allocation::ranges_in_use(&self.inner.settings)
+    }
+
     /// The packet filter, to watch and restore it.
     pub fn firewall(&self) -> &Firewall {
         &self.inner.firewall
@@ -396,15 +397,6 @@ impl Inner {
         let attached = lock(&self.pods).allocations.values().next().cloned();
         if let Some(pod) = attached {
             let kept = former.filter(|choice| choice.ranges == pod.ranges);
-            let is_other = |choice: &Choice| {
-                choice.set_pods != settings.pod_cidrs
-                    || choice.set_services != settings.service_cidrs
-            };
-            if kept.as_ref().is_some_and(is_other) {
-                tracing::warn!(
-                    "pods have addresses of other ranges than `podCIDR` and `coracle.serviceCIDR` name: these count once the agent starts without such pods"
-                );
-            }
             return Ok(kept.unwrap_or_else(|| self.choice(pod.ranges)));
         }
         let used = ground::used(&settings.bridge, netlink)?;

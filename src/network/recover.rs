@@ -134,7 +134,7 @@ impl Inner {
         let rules = self.firewall.remove_tables(former);
         let done = unplugged.and(rules.map_err(|error| error.to_string()));
         if let Err(error) = done {
-            tracing::warn!("could not remove the former bridge `{former}`: {error}, ignoring");
+            tracing::debug!("could not remove the former bridge `{former}`: {error}, ignoring");
         }
     }
 

@@ -166,16 +166,27 @@ pub(super) fn sandboxes(
     cgroups: Arc<Cgroups>,
 ) -> Result<Sandboxes, StartError> {
     let binary = own_binary::read_only();
+    let network = Network::new(NetworkSettings {
+        layout: config.layout.clone(),
+        bridge: config.bridge.clone(),
+        pod_cidrs: config.pod_cidrs.clone(),
+        service_cidrs: config.service_cidrs.clone(),
+    });
+    let later = "counts once the agent starts without pods of before";
+    if network.bridge() != config.bridge {
+        let (bridge, wanted) = (network.bridge(), &config.bridge);
+        tracing::warn!("pods are on the bridge `{bridge}`, which stays; `{wanted}` {later}");
+    }
+    if network.keeps_ranges() {
+        tracing::warn!(
+            "pods have addresses of former ranges, which stay; a change of `podCIDR` or `coracle.serviceCIDR` {later}"
+        );
+    }
     Ok(Sandboxes {
         settings: Current::new(settings.clone()),
         configuration: CurrentConfiguration::default(),
         cgroups,
-        network: Network::new(NetworkSettings {
-            layout: config.layout.clone(),
-            bridge: config.bridge.clone(),
-            pod_cidrs: config.pod_cidrs.clone(),
-            service_cidrs: config.service_cidrs.clone(),
-        }),
+        network,
         binary: Arc::new(binary.map_err(system("make a read-only view of the own binary"))?),
         config,
     })
