@@ -84,10 +84,15 @@ pub(super) fn compress(current: &Path) -> Option<i32> {
             let _ = process::end_with_parent();
             process::close_except(&mut [2]);
             process::lowest_priority();
-            let failed = plain.iter().any(|path| compress_one(path).is_err());
+            let failed = plain.iter().any(|path| is_stuck(path));
             process::exit_now(i32::from(failed));
         }
     }
+}
+
+/// Compresses a log. Returns whether that failed: one that was too old was removed meanwhile, which is no failure.
+fn is_stuck(path: &Path) -> bool {
+    compress_one(path).is_err() && path.symlink_metadata().is_ok()
 }
 
 fn compress_one(path: &Path) -> io::Result<()> {
@@ -163,6 +168,17 @@ mod tests {
         let folder = std::env::temp_dir().join(name);
         fs::create_dir_all(&folder).unwrap();
         folder
+    }
+
+    #[test]
+    fn a_log_that_is_gone_is_no_failure_of_its_compression() {
+        let folder = folder("stuck");
+        let good = folder.join("0.log.20260101-000000");
+        fs::write(&good, "x").unwrap();
+        assert!(!is_stuck(&good) && !good.exists());
+        assert!(!is_stuck(&folder.join("0.log.20260102-000000")));
+        assert!(is_stuck(&folder), "it cannot be read");
+        fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]
