@@ -11,7 +11,7 @@ use crate::api::encode;
 use crate::spec::{WorkloadKind, suggest};
 use crate::types::InOrder;
 
-/// What is said of a name without a character: paths of requests with it are those of lists.
+/// The message for an empty name, with which the path of a request would be that of the list.
 const NO_NAME: &str = "resource name may not be empty";
 
 /// Kinds with the given names; no names: all objects.

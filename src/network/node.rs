@@ -204,12 +204,15 @@ impl Network {
         let inner = &*self.inner;
         let _shared = inner.gate.read().unwrap_or_else(PoisonError::into_inner);
         let mut ground = lock(&inner.ground);
+        let mut stood = Ok(());
         if ground.is_none() && services::any_served(&view.services) {
             // They lead to pods on the host network, or to addresses elsewhere.
-            let mut netlink = read("the links", Netlink::open())?;
-            inner.rebuild(&mut ground, &mut netlink)?;
+            stood = read("the links", Netlink::open())
+                .and_then(|mut netlink| inner.rebuild(&mut ground, &mut netlink))
+                .map(drop);
         }
         let mut services = lock(&inner.services);
+        services.failed |= stood.is_err();
         if services.failed || services.view.as_ref() != Some(&view.services) {
             services.view = Some(view.services.clone());
             if let Some(ground) = &*ground {
@@ -218,7 +221,7 @@ impl Network {
                 return served;
             }
         }
-        Ok(())
+        stood
     }
 
     /// The addresses of the services that have one.

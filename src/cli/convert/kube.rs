@@ -1,5 +1,5 @@
-//! Manifests for podman: those that `podman kube generate` prints, and those that a `.kube` unit plays. What podman takes
-//! and Kubernetes refuses is changed; what is right stays as it is written.
+//! Manifests for podman: those that `podman kube generate` prints, and those that a `.kube` unit plays. What podman
+//! accepts and Kubernetes refuses is changed; everything else stays as it is written.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ const OF_ENGINES: [&str; 3] = [SETTING, "io.kubernetes.cri-o.", "bind-mount-opti
 
 const SETTING: &str = "io.podman.annotations.";
 
-/// Settings of podman that are in the manifest anyway, or mean nothing to a pod here.
+/// Settings of podman that the manifest has anyway, or that mean nothing to a pod here.
 const MEANINGLESS: [&str; 6] = [
     "autoremove",
     "cid-file",
@@ -34,7 +34,7 @@ const OPTIONS: [&str; 8] = ["z", "Z", "U", "rw", "ro", "exec", "suid", "dev"];
 /// Names as they are written, and as Kubernetes allows them.
 type Names = Vec<(String, String)>;
 
-/// Whether a text has manifests.
+/// Whether a text looks like manifests.
 pub(super) fn is_manifest(content: &str) -> bool {
     let mut keys = ["apiVersion:", "kind:"].into_iter();
     keys.all(|key| content.lines().any(|line| line.starts_with(key)))
@@ -49,7 +49,7 @@ pub(super) fn is_of_podman(content: &str) -> bool {
     })
 }
 
-/// A project of files that have manifests. `given` is a name that is asked for.
+/// A project of the files that are manifests. `given` is the value of `--name`.
 pub(super) fn load(
     files: &[(String, String)],
     given: Option<&str>,
@@ -74,7 +74,7 @@ pub(super) fn load(
     }))
 }
 
-/// Manifests that Kubernetes takes, and what they say no more. `file` is their name.
+/// Returns manifests that Kubernetes accepts, and remarks on what changed. `file` names them in errors.
 pub(super) fn converted(
     file: &str,
     content: &str,
@@ -107,7 +107,7 @@ struct Changes {
     remarks: Vec<String>,
     /// The claims that pods name, each with its namespace.
     claims: Vec<(String, Option<String>)>,
-    /// The containers of a document for which podman filters no system calls.
+    /// The document's containers that run without a seccomp filter under podman.
     unconfined: Vec<String>,
     /// The document that is changed.
     of: String,
@@ -145,9 +145,8 @@ impl Changes {
                 set(metadata, "namespace", string(namespace));
             }
         }
-        let namespace = entries(fields.iter().find(|(k, _)| k == "metadata").map(|(_, v)| v));
-        let namespace = namespace.iter().find(|(key, _)| key == "namespace");
-        let namespace = namespace.and_then(|(_, value)| value.scalar_text());
+        let metadata = fields.iter().find(|(key, _)| key == "metadata");
+        let namespace = metadata.and_then(|(_, metadata)| scalar(metadata, "namespace"));
         if let Some(spec) = inner(&mut fields, "spec") {
             match &*kind {
                 "Pod" => self.pod(spec, namespace.as_deref()),
@@ -196,7 +195,7 @@ impl Changes {
                 match (setting, &*value) {
                     (setting, _) if MEANINGLESS.contains(&setting) => {}
                     ("seccomp", "unconfined") => self.unconfined.push(container.to_owned()),
-                    _ => lost.push(format!("`{key}: {value}`: podman alone knows it")),
+                    _ => lost.push(format!("`{key}: {value}`: only podman knows it")),
                 }
             } else if !of_engine && qualified_name(key).is_some() {
                 lost.push(format!("the annotation `{key}`: it has no valid name"));
@@ -214,7 +213,7 @@ impl Changes {
         }
     }
 
-    /// Takes the filter of system calls from a container for which podman has none.
+    /// Turns the seccomp filter off for a container that has none under podman.
     fn seccomp(&mut self, container: &mut Entries) {
         let written = Value::Map(container.clone());
         let name = scalar(&written, "name").unwrap_or_default();
@@ -244,7 +243,7 @@ impl Changes {
         }
     }
 
-    /// The same of a volume of a pod, or of what mounts it: long names may begin alike.
+    /// The same for a pod's volume and its mounts, whose long names may begin alike.
     fn volume_name(&mut self, place: &mut Entries, volumes: &mut Names) {
         let Some((_, Value::String(name))) = place.iter_mut().find(|(key, _)| key == "name") else {
             return;
@@ -349,7 +348,7 @@ impl Changes {
         }
     }
 
-    /// podman's volumes have no size, and those of a local driver one that mounts them.
+    /// Adds what a claim needs and podman leaves out: access modes and a size.
     fn claim(&mut self, spec: &mut Entries) {
         let has = |spec: &Entries, key: &str| spec.iter().any(|(k, _)| k == key);
         if !has(spec, "accessModes") {
@@ -363,7 +362,7 @@ impl Changes {
         }
     }
 
-    /// Claims that are named, and not among the documents: podman makes a volume of the name.
+    /// Makes the claims that pods name and no document defines: podman creates such volumes by itself.
     fn missing_claims(&mut self, all: &[Value]) -> Vec<Value> {
         let mut made: Vec<Value> = Vec::new();
         let name_of = |document: &Value| {

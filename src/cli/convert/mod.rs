@@ -1,8 +1,9 @@
 //! `coracle convert`: manifests from compose files, quadlet units, `docker run` lines and manifests for podman.
 //!
-//! All but manifests is brought into the form of a compose service (`project`, `quadlet`, `run_line`); `documents` makes pods of
-//! them. All of that is a function of the texts, the variables and the files that they name: this file does the reading
-//! and writing. What cannot be carried over is a comment at its place and a line on stderr, never left out in silence.
+//! All but manifests is brought into the form of a compose service (`project`, `quadlet`, `run_line`); `documents`
+//! makes pods of them. All of that is a function of the texts, the variables and the files that they name: this file does
+//! the reading and writing. What cannot be carried over is a comment at its place and a line on stderr, never left out in
+//! silence.
 
 mod command_line;
 mod container;

@@ -248,8 +248,8 @@ impl Host {
         Ok(())
     }
 
-    /// Stops the agent without its pods, so that it writes nothing more, also if it does not answer. Without systemd the init starts another one,
-    /// of the program that is installed by now.
+    /// Stops the agent without its pods, so that it writes nothing more, also if it does not answer. Without systemd the
+    /// init starts another one, of the program that is installed by now.
     pub(super) fn stop(&self, kill: bool) -> Result<()> {
         if !systemd_runs() {
             let pid = self.agent_pid();

@@ -172,14 +172,14 @@ pub(super) fn sandboxes(
         pod_cidrs: config.pod_cidrs.clone(),
         service_cidrs: config.service_cidrs.clone(),
     });
-    let later = "counts once the agent starts without pods of before";
+    let later = "takes effect when the agent next starts without such pods";
     if network.bridge() != config.bridge {
         let (bridge, wanted) = (network.bridge(), &config.bridge);
-        tracing::warn!("pods are on the bridge `{bridge}`, which stays; `{wanted}` {later}");
+        tracing::warn!("pods are still on the bridge `{bridge}`, which stays; `{wanted}` {later}");
     }
     if network.keeps_ranges() {
         tracing::warn!(
-            "pods have addresses of former ranges, which stay; a change of `podCIDR` or `coracle.serviceCIDR` {later}"
+            "pods still have addresses of the former ranges, which stay; `podCIDR` or `coracle.serviceCIDR` {later}"
         );
     }
     Ok(Sandboxes {
