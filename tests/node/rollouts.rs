@@ -144,6 +144,42 @@ fn a_reboot_in_a_rollout_ends_with_the_former_template() {
 }
 
 #[test]
+fn former_pods_come_back_beside_a_broken_template_after_a_power_cut() {
+    let agent = agent();
+    let text = |script: &str| {
+        let spec = "  replicas: 2\n  progressDeadlineSeconds: 4\n";
+        document("Deployment", "web", script, spec, "")
+    };
+    agent.write("web.yaml", &text(SLEEP));
+    wait_rolled_out(&agent, "web", 2);
+    wait_good(&agent, "deployment/web");
+    let good = pods(&agent, "web");
+    agent.write("web.yaml", &text("exit 1"));
+    let stands = |status: &Value| {
+        let reason = &status["conditions"][1]["reason"];
+        status["updatedReplicas"] == 1
+            && status["availableReplicas"] == 2
+            && reason == "ProgressDeadlineExceeded"
+    };
+    wait_status(&agent, "deployments", "web", stands);
+    for _ in 0..2 {
+        agent.power_cut();
+        agent.launch();
+        wait_status(&agent, "deployments", "web", stands);
+        assert!(pods(&agent, "web").is_superset(&good));
+        assert!(!agent.ok(&["get", "files"]).contains("RolledBack"));
+    }
+    // A person who stops it in between gets the same.
+    agent.ok(&["stop", "deployment/web"]);
+    agent.ok(&["start", "deployment/web"]);
+    wait_status(&agent, "deployments", "web", stands);
+    assert!(pods(&agent, "web").is_superset(&good));
+    agent.write("web.yaml", &text("exec sleep 1000"));
+    wait_rolled_out(&agent, "web", 2);
+    assert!(pods(&agent, "web").is_disjoint(&good));
+}
+
+#[test]
 fn a_stateful_set_is_taken_back_in_place() {
     let agent = agent();
     let text = |script: &str| {

@@ -125,7 +125,7 @@ impl Loaded {
         let own = self.workloads.iter().find(|other| other.key == *key)?;
         let of = match instead.cause {
             Cause::Restarted => &own.written,
-            Cause::RolledBack | Cause::Undone => &own.edition,
+            Cause::RolledBack | Cause::Undone | Cause::Resumed => &own.edition,
         };
         if *of != instead.of {
             return None;

@@ -45,10 +45,10 @@ use crate::effects::cgroup::CgroupError;
 use crate::images::{ImageError, ImageStore};
 use crate::plan::incarnation::Incarnations;
 use crate::plan::recovered::Recovered;
-use crate::plan::workload::Workloads;
 use crate::plan::workload::revisions::Histories;
+use crate::plan::workload::{Progress, Workloads};
 use crate::plan::{Agenda, Event, NodeState};
-use crate::spec::{PodSpec, Reason};
+use crate::spec::{PodSpec, Reason, WorkloadKey};
 use crate::sys::{allocator, file, mount, notify};
 use crate::types::black_box::Entry;
 
@@ -331,13 +331,15 @@ impl Agent {
         let files = StateFiles::new(layout, &incarnations);
         let kept: KeptJobs = state_file::read(&layout.jobs());
         let revisions = state_file::read_revisions(&layout.revisions());
-        let histories = Histories::recovered(revisions, boot::id());
+        let rollouts: Vec<(WorkloadKey, Progress)> = state_file::read(&layout.rollouts());
+        let is_known = |key: &WorkloadKey| rollouts.iter().any(|(known, _)| known == key);
+        let histories = Histories::recovered(revisions, boot::id()).resumed(is_known);
         tools.instead.set(0, histories.overrides());
         let rebooted = kept.boot_id != super::boot::id();
         let state = NodeState {
             workloads: Workloads::with_jobs(&kept.jobs, rebooted, super::now())
                 .with_crons(&kept.crons)
-                .with_rollouts(state_file::read(&layout.rollouts()))
+                .with_rollouts(rollouts)
                 .with_histories(histories),
             node: self.object.identity(),
             incarnations,

@@ -9,6 +9,7 @@ pub mod cron;
 pub mod job;
 pub(super) mod notice;
 mod progress;
+mod resume;
 pub mod retention;
 pub mod revisions;
 mod shown;
@@ -323,6 +324,11 @@ impl NodeState {
             {
                 (progress.since, progress.failed) = (now.time, false);
             }
+            if let Target::Workload(key) = target
+                && self.stops.has_workload(key)
+            {
+                self.workloads.histories.resume(key);
+            }
             let subject = match target {
                 Target::Workload(key) => Subject::Workload(key.clone()),
                 Target::Pod(key) => Subject::Pod(key.clone()),
@@ -424,7 +430,10 @@ impl NodeState {
                 false => Vec::new(),
             };
             let subject = Subject::Workload(key.clone());
-            let wake = stage.note(progress, now, |best, within_ms| {
+            let resumed = histories.is_resumed(&subject);
+            let deadline_ms = workload.progress_deadline_ms;
+            let deadline_ms = deadline_ms.or(resumed.then_some(resume::WITHIN_MS));
+            let wake = stage.note(progress, now, deadline_ms, |best, within_ms| {
                 histories.fails_at(&subject, best, within_ms, now.time)
             });
             let kept = Progress {
@@ -433,12 +442,17 @@ impl NodeState {
                 ..before
             };
             let (failed, changed) = (kept.failed, kept != **progress);
+            let goes_on = resumed && stage.goes_on(progress);
+            let is_alone = stage.has_no_former(progress) && self.shutdown.is_none();
             self.workloads.rollout_changes += u64::from(changed);
             // What stood still may go on.
             self.workloads.due |= failed && !progress.failed;
             if progress.failed && !failed {
                 let message = status::timed_out(key);
                 out.push(notice::of(key, Reason::ProgressDeadlineExceeded, message));
+            }
+            if goes_on {
+                histories.go_on(&subject);
             }
             if progress.complete {
                 histories.passed(&subject, &workload.revision);
@@ -448,6 +462,8 @@ impl NodeState {
                 if let Some(message) = histories.fail(&subject, &why) {
                     out.push(notice::of(key, Reason::RolledBack, message));
                 }
+            } else if is_alone {
+                histories.alone(&subject, workload);
             }
             self.workloads.wake = self.workloads.wake.into_iter().chain(wake).min();
         }

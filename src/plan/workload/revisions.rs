@@ -70,6 +70,8 @@ pub enum Cause {
     Undone,
     /// A client restarted the pods.
     Restarted,
+    /// The rollout was interrupted, and the pods of the good template come back first (`resume.rs`). Never on disk.
+    Resumed,
 }
 
 /// What is in force instead of what a file says.
@@ -108,12 +110,17 @@ pub struct History {
     pub written: Arc<str>,
     /// What is in force instead.
     pub instead: Option<Box<Instead>>,
+    /// No pod of an earlier template is left.
+    #[serde(default)]
+    pub alone: bool,
 }
 
 /// What is kept of all documents.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Histories {
     pub(super) all: BTreeMap<Subject, Box<History>>,
+    /// Interrupted rollouts: what is in force until their pods are back.
+    pub(super) resumed: BTreeMap<Subject, Instead>,
     /// The boot that it is.
     boot: String,
     /// Since when pods on trial are ready.
@@ -159,11 +166,10 @@ impl Histories {
     /// What is in force instead of what files say.
     pub fn overrides(&self) -> Overrides {
         let all = self.all.iter();
-        all.filter_map(|(subject, history)| {
-            let instead = history.instead.as_deref()?;
-            Some((subject.clone(), instead.clone()))
-        })
-        .gather()
+        let instead = all.filter_map(|(subject, h)| Some((subject, h.instead.as_deref()?)));
+        let all = self.resumed.iter().chain(instead);
+        all.map(|(subject, instead)| (subject.clone(), instead.clone()))
+            .gather()
     }
 
     /// The history of a document.
@@ -223,11 +229,18 @@ impl Histories {
                 Subject::Pod(key) => desired.editions.contains_key(key),
             });
             self.changes += u64::from(before != self.all.len());
+            self.resumed
+                .retain(|subject, _| self.all.contains_key(subject));
         }
         self.bound();
     }
 
     fn document(&mut self, subject: Subject, read: &Read<'_>, since: Option<Wall>) {
+        let former = |instead: &Instead| instead.of != *read.edition;
+        if self.resumed.get(&subject).is_some_and(former) {
+            self.resumed.remove(&subject);
+        }
+        let resumed = self.resumed.contains_key(&subject);
         let history = self.all.entry(subject).or_default();
         let in_force = history
             .revisions
@@ -251,7 +264,7 @@ impl Histories {
         let ended = |instead: &mut Box<Instead>| {
             let of = match instead.cause {
                 Cause::Restarted => read.written,
-                Cause::RolledBack | Cause::Undone => read.edition,
+                Cause::RolledBack | Cause::Undone | Cause::Resumed => read.edition,
             };
             instead.of != *of
         };
@@ -262,7 +275,7 @@ impl Histories {
             if last.text.as_ref() == Some(&read.text) {
                 // One copy in memory.
                 last.text = Some(Arc::clone(&read.text));
-            } else if last.text.is_some() && history.instead.is_none() {
+            } else if last.text.is_some() && history.instead.is_none() && !resumed {
                 last.text = text(read);
                 last.cause = read.cause.clone();
                 self.changes += 1;
@@ -273,7 +286,7 @@ impl Histories {
         let known = history.revisions.iter().position(|r| r.hash == *read.hash);
         let before = known.map(|at| history.revisions.remove(at));
         let undone = |instead: &Instead| instead.cause != Cause::Restarted;
-        let cause = match history.instead.as_deref().is_some_and(undone) {
+        let cause = match resumed || history.instead.as_deref().is_some_and(undone) {
             // The document still says that of the revision that was undone. After a restart it is that of the last one.
             true => before.as_ref().or(history.revisions.last()),
             false => before.as_ref().filter(|_| read.cause.is_none()),
@@ -460,6 +473,11 @@ impl Histories {
 
     /// What replaces the pods of a document by others of the same template, since this time.
     pub fn restart(&self, subject: &Subject, at: &str) -> Result<Option<Instead>, String> {
+        if self.is_resumed(subject) {
+            return Err(format!(
+                "the pods of {subject} from before its rollout come back first; try again later"
+            ));
+        }
         let history = self.of(subject);
         let text = history.and_then(|history| history.revisions.last()?.text.clone());
         let text = text.and_then(|text| restarted(&text, at));
@@ -488,6 +506,7 @@ impl Histories {
     pub(in crate::plan) fn put(&mut self, subject: &Subject, instead: Option<&Instead>) {
         if let Some(history) = self.all.get_mut(subject) {
             history.instead = instead.cloned().map(Box::new);
+            self.resumed.remove(subject);
             self.changes += 1;
         }
     }
@@ -498,6 +517,7 @@ impl History {
     fn begin(&mut self) {
         self.trial = None;
         self.best = (0, 0, 0);
+        self.alone = false;
     }
 
     /// The places of the revisions that are not needed, from the oldest on.

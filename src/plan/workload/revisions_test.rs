@@ -11,6 +11,8 @@ use crate::spec::{Reason, WorkloadKind, rollback};
 
 #[path = "pod_revisions_test.rs"]
 mod pod_revisions_test;
+#[path = "resume_test.rs"]
+mod resume_test;
 
 const DEADLINE_MS: u64 = 600_000;
 
@@ -148,7 +150,8 @@ impl Machine {
         self.boots += 1;
         let before = std::mem::replace(&mut self.world, World::new());
         let boot = self.boots.to_string();
-        self.world.state.workloads.histories = Histories::recovered(stored(&before), boot);
+        let histories = Histories::recovered(stored(&before), boot);
+        self.world.state.workloads.histories = histories.resumed(|_| false);
         self.seen = None;
         self.look();
     }

@@ -389,12 +389,13 @@ impl<'s> Stage<'s> {
         progress.failed || self.workload.paused
     }
 
-    /// Notes how far it is. Returns when the next step becomes possible if nothing happens.
+    /// Notes how far it is, if it may take so long without progress. Returns when the next step becomes possible if nothing happens.
     /// `on_trial` says when a rollout that may be taken back fails, and when its time is to be written down.
     pub(super) fn note(
         &self,
         progress: &mut Progress,
         now: Stamp,
+        deadline_ms: Option<u64>,
         on_trial: impl FnOnce((usize, usize, usize), u64) -> (Time, Option<Time>),
     ) -> Option<Time> {
         let figures = self.figures();
@@ -434,9 +435,8 @@ impl<'s> Stage<'s> {
             Update::Rolling { unavailable, .. } => unavailable as usize,
             Update::Recreate | Update::InPlace { .. } | Update::OnDelete => 0,
         };
-        let deadline = self.workload.progress_deadline_ms;
         let waits = progress.complete || self.workload.paused || self.stopped;
-        let deadline = deadline.filter(|_| !waits);
+        let deadline = deadline_ms.filter(|_| !waits);
         let (fails_at, record_at) = match deadline {
             Some(within_ms) if self.workload.rollback => {
                 let (at, record) = on_trial(progress.best, within_ms);
@@ -480,6 +480,25 @@ impl<'s> Stage<'s> {
             .filter(|old| here.iter().any(|pod| pod.key == old.pod.spec.key));
         let steady = steady.min(self.new.len().saturating_sub(1));
         (updated, steady, usize::MAX - 2 * stay.count() - going)
+    }
+
+    /// Whether the pods of an interrupted rollout are back, or do not come (`resume.rs`).
+    pub(super) fn goes_on(&self, progress: &Progress) -> bool {
+        let is_in_force = self.workload.revision != self.workload.written;
+        let all = progress.figures.updated as usize == progress.replicas_here;
+        !self.stopped && (all || progress.failed || !is_in_force)
+    }
+
+    /// Whether the rollout goes on with new pods alone, where it could have had others beside them.
+    pub(super) fn has_no_former(&self, progress: &Progress) -> bool {
+        let beside = self.workload.update != Update::Recreate
+            && self.workload.key.kind != WorkloadKind::DaemonSet;
+        let figures = &progress.figures;
+        beside
+            && !self.workload.rollback
+            && !self.stopped
+            && figures.old == 0
+            && figures.updated > 0
     }
 
     /// The pods of the current template that are not ready, for people.

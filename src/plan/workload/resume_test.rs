@@ -1,0 +1,202 @@
+//! Rollouts whose pods are all gone before they ended.
+
+use std::collections::BTreeSet;
+
+use super::super::super::resume;
+use super::super::super::tests::{document, strategy};
+use super::super::*;
+use super::{DEADLINE_MS, Machine, annotated};
+use crate::plan::stop::Target;
+use crate::plan::{Event, NodeFact};
+use crate::spec::WorkloadKind;
+
+/// A Deployment of three pods that is rolled out, of which `ready` new pods become ready.
+fn rolling(ready: usize) -> Machine {
+    let mut node = Machine::new(&document("Deployment", 'a', 3, ""));
+    node.settle('a');
+    node.save(&document("Deployment", 'b', 3, ""));
+    for _ in 0..ready {
+        node.world.set_ready('b', true);
+        node.world.gone();
+        node.pass(0);
+    }
+    node
+}
+
+#[test]
+fn the_former_pods_come_back_beside_the_new_ones_after_a_power_cut() {
+    for (ready, before) in [(0, "a a a B"), (1, "a a b B")] {
+        let mut node = rolling(ready);
+        assert_eq!(node.world.shown(), before);
+        node.reboot();
+        assert_eq!(node.world.shown(), "A A A B");
+        // A second one changes nothing.
+        node.reboot();
+        assert_eq!(node.world.shown(), "A A A B");
+        node.world.set_ready('a', true);
+        node.pass(10 * DEADLINE_MS);
+        assert_eq!(node.world.shown(), "a a a B");
+        assert_eq!(
+            node.world.status()["conditions"][1]["reason"],
+            "ProgressDeadlineExceeded"
+        );
+        // Nor does one once it has failed.
+        node.reboot();
+        node.world.set_ready('a', true);
+        assert_eq!(node.world.shown(), "a a a B");
+        assert_eq!(node.note(), "");
+        node.settle('b');
+        assert_eq!(node.world.shown(), "b b b");
+        node.reboot();
+        assert_eq!(node.world.shown(), "B B B");
+    }
+}
+
+#[test]
+fn a_power_cut_between_the_two_templates_costs_neither() {
+    let mut node = rolling(0);
+    // The machine goes down again before the file's template is in force once more.
+    node.boots += 1;
+    let histories = Histories::recovered(super::stored(&node.world), "1".to_owned());
+    node.world = super::World::new();
+    node.world.state.workloads.histories = histories.resumed(|_| false);
+    let overrides = node.world.state.workloads.histories.overrides();
+    node.read(&overrides);
+    assert_eq!(node.world.shown(), "A A A");
+    node.reboot();
+    assert_eq!(node.world.shown(), "A A A B");
+}
+
+#[test]
+fn only_what_stood_beside_the_new_template_comes_back() {
+    // The file was changed while the machine was off.
+    let mut node = rolling(0);
+    node.text = document("Deployment", 'c', 3, "");
+    node.reboot();
+    assert_eq!(node.world.shown(), "C C C");
+    // All old pods had gone, although a new one is not ready.
+    let more = strategy("3", "3");
+    let mut node = Machine::new(&document("Deployment", 'a', 3, &more));
+    node.settle('a');
+    node.save(&document("Deployment", 'b', 3, &more));
+    node.world.gone();
+    node.pass(0);
+    assert_eq!(node.world.shown(), "B B B");
+    node.reboot();
+    assert_eq!(node.world.shown(), "B B B");
+    // They do not stand side by side.
+    for (kind, more) in [
+        ("Deployment", "  strategy: {type: Recreate}\n"),
+        ("DaemonSet", ""),
+    ] {
+        let mut node = Machine::new(&document(kind, 'a', 1, more));
+        node.settle('a');
+        node.save(&document(kind, 'b', 1, more));
+        node.reboot();
+        assert_eq!(node.world.shown(), "B", "{kind}");
+    }
+    // What may be taken back has a time of its own.
+    let mut node = Machine::new(&annotated(&document("Deployment", 'a', 1, ""), ""));
+    node.settle('a');
+    node.save(&annotated(&document("Deployment", 'b', 1, ""), ""));
+    node.reboot();
+    assert_eq!(node.world.shown(), "B");
+}
+
+#[test]
+fn a_partition_and_pods_that_wait_for_their_deletion_outlive_a_reboot() {
+    for (more, after) in [
+        (
+            "  updateStrategy: {rollingUpdate: {partition: 2}}\n",
+            "a a b",
+        ),
+        ("  updateStrategy: {type: OnDelete}\n", "a a a"),
+    ] {
+        let of = |letter| document("StatefulSet", letter, 3, more);
+        let mut node = Machine::new(&of('a'));
+        node.settle('a');
+        node.save(&of('b'));
+        node.settle('b');
+        assert_eq!(node.world.shown(), after);
+        node.reboot();
+        assert_eq!(node.world.shown(), "A");
+        for _ in 0..5 {
+            node.settle('a');
+            node.settle('b');
+        }
+        assert_eq!(node.world.shown(), after);
+    }
+}
+
+#[test]
+fn pods_in_order_that_do_not_come_back_hold_a_rollout_for_a_time_only() {
+    let of = |letter| document("StatefulSet", letter, 2, "");
+    let mut node = Machine::new(&of('a'));
+    node.settle('a');
+    let last = node.world.uids('a').remove(1);
+    node.world.set_pod_ready(&last, false);
+    node.save(&of('b'));
+    assert_eq!(node.world.shown(), "a B");
+    node.reboot();
+    assert_eq!(node.world.shown(), "A");
+    node.pass(resume::WITHIN_MS - 1);
+    assert_eq!(node.world.shown(), "A");
+    node.pass(1);
+    node.settle('b');
+    assert_eq!(node.world.shown(), "b b");
+}
+
+#[test]
+fn a_rollout_that_was_stopped_goes_on_where_it_was() {
+    for (paused, going_on) in [("", "a a a B"), ("  paused: true\n", "a a a")] {
+        let mut node = Machine::new(&document("Deployment", 'a', 3, ""));
+        node.settle('a');
+        node.save(&document("Deployment", 'b', 3, paused));
+        let key = WorkloadKey {
+            kind: WorkloadKind::Deployment,
+            namespace: "default".into(),
+            name: "web".into(),
+        };
+        let targets: BTreeSet<Target> = [Target::Workload(key)].into();
+        let stop = NodeFact::StopRequested {
+            targets: targets.clone(),
+            grace_ms: None,
+        };
+        node.world.tell(Event::Node(stop));
+        node.look();
+        node.world.gone();
+        node.pass(0);
+        assert_eq!(node.world.shown(), "a? a? a?");
+        let start = NodeFact::StartRequested { targets };
+        node.world.tell(Event::Node(start.clone()));
+        node.look();
+        node.world.set_ready('a', true);
+        assert_eq!(node.world.shown(), going_on);
+    }
+}
+
+#[test]
+fn every_small_rollout_ends_over_power_cuts() {
+    for replicas in 1..=3 {
+        for (surge, unavailable) in [("1", "0"), ("0", "1"), ("1", "1"), ("2", "1")] {
+            for ready in 0..=replicas {
+                let more = strategy(surge, unavailable);
+                let of = |letter| document("Deployment", letter, replicas, &more);
+                let mut node = Machine::new(&of('a'));
+                node.settle('a');
+                node.save(&of('b'));
+                for _ in 0..ready {
+                    node.world.set_ready('b', true);
+                    node.world.gone();
+                    node.pass(0);
+                }
+                node.reboot();
+                let surge: usize = surge.parse().unwrap();
+                assert!(node.world.live() <= replicas + surge);
+                node.settle('b');
+                let all = vec!["b"; replicas].join(" ");
+                assert_eq!(node.world.shown(), all, "{replicas} {more} {ready}");
+            }
+        }
+    }
+}
