@@ -512,7 +512,10 @@ impl Node {
         self.swept = true;
         let layout = self.tools.config.layout.clone();
         let desired = self.state.desired.iter().flat_map(|d| d.pods.keys());
-        let wanted: BTreeSet<PodUid> = desired.chain(self.state.pods.keys()).cloned().gather();
+        // A pod that comes after others of its document finds its volumes, too.
+        let asked = self.state.workloads.asked_pods();
+        let wanted = desired.chain(asked).chain(self.state.pods.keys());
+        let wanted: BTreeSet<PodUid> = wanted.cloned().gather();
         // Now, as pods that come later may have folders of the same names.
         let left = recover::left_over(&layout, &wanted, self.log_lock.is_some());
         spawn(unblock(move || recover::sweep(&layout, &left)));

@@ -174,3 +174,21 @@ fn a_claim_with_a_document_in_another_file_is_the_pods() {
     let kept = agent.root.join("root/claims/default_files-db-1/data/kept");
     assert!(kept.exists());
 }
+
+#[test]
+fn volumes_of_pods_that_come_later_outlive_a_power_cut() {
+    let agent = agent();
+    let volumes = "        volumeMounts: [{name: d, mountPath: /d}]\n      volumes: [{name: d, emptyDir: {}}]\n";
+    let script = "echo x >> /d/n; exec sleep 1000";
+    let text = document("StatefulSet", "web", script, "  replicas: 2\n", volumes);
+    agent.write("web.yaml", &text);
+    let all = |status: &Value| status["availableReplicas"] == 2;
+    wait_status(&agent, "statefulsets", "web", all);
+    agent.power_cut();
+    agent.launch();
+    wait_status(&agent, "statefulsets", "web", all);
+    for pod in ["web-0", "web-1"] {
+        let written = agent.ok(&["exec", pod, "--", "cat", "/d/n"]);
+        assert_eq!(written, "x\nx\n", "{pod}");
+    }
+}

@@ -20,7 +20,8 @@ use crate::spec::{Configuration, PodKey, PodSecurity, PodSpec, ServiceDocument, 
 use crate::sys::zone;
 use crate::types::Wall;
 
-/// A file that changed without being closed is read once it has stayed the same for this long.
+/// A file that changed without being closed is read once it has stayed the same for this long. One that was removed is
+/// gone after that.
 pub(super) const SETTLE_MS: u64 = 500;
 
 /// A version of a file that is valid by itself.
@@ -83,6 +84,8 @@ pub(super) struct Entry {
     pub(super) read: Option<Fingerprint>,
     /// A version not read yet, and when it was first seen.
     pub(super) unsettled: Option<(Fingerprint, u64)>,
+    /// Since when the file is away; it may be about to be written anew.
+    pub(super) away_since: Option<u64>,
     /// The version in effect.
     pub(super) applied: Option<Arc<Loaded>>,
     /// A newer valid version that another file keeps from taking effect.

@@ -150,6 +150,39 @@ fn a_file_still_being_written_is_read_once_it_is_closed_or_has_settled() {
 }
 
 #[test]
+fn a_file_that_an_editor_takes_away_for_a_moment_stays_in_force() {
+    let folder = Folder::new();
+    let path = folder.write("a.yaml", "a", "a:1");
+    let mut manifests = folder.manifests();
+    scan_all(&mut manifests);
+    let (nothing, running) = (BTreeSet::new(), BTreeSet::new());
+    let scan = |manifests: &mut super::Manifests, at| {
+        let scan = manifests.scan(at, &nothing, false, &running);
+        (scan.changed, scan.again_in_ms)
+    };
+    // As vim saves: the file becomes a copy, and is written anew.
+    let copy = path.with_extension("yaml~");
+    fs::rename(&path, &copy).unwrap();
+    assert_eq!(scan(&mut manifests, 1000), (false, Some(500)));
+    assert_eq!(scan(&mut manifests, 1499), (false, Some(1)));
+    assert_eq!(pods(&manifests), ["a=a:1"]);
+    folder.write("a.yaml", "a", "b:1");
+    assert_eq!(scan(&mut manifests, 1600), (false, Some(500)));
+    assert_eq!(scan(&mut manifests, 2100), (true, None));
+    assert_eq!(pods(&manifests), ["a=b:1"]);
+    // One that was renamed is gone at once.
+    let other = path.with_file_name("b.yaml");
+    fs::rename(&path, &other).unwrap();
+    manifests.scan(3000, &[other.clone()].into(), false, &running);
+    assert_eq!(manifests.status().len(), 1);
+    assert_eq!(pods(&manifests), ["a=b:1"]);
+    fs::remove_file(other).unwrap();
+    assert_eq!(scan(&mut manifests, 4000), (false, Some(500)));
+    assert_eq!(scan(&mut manifests, 4500), (true, None));
+    assert!(pods(&manifests).is_empty());
+}
+
+#[test]
 fn a_broken_edit_keeps_the_version_before_in_force() {
     let folder = Folder::new();
     folder.write("a.yaml", "a", "a:1");

@@ -31,7 +31,7 @@ use crate::spec::priority::PriorityClasses;
 use crate::spec::{Configuration, Pins, PodSecurity, PodUid, ServiceDocument, Workload};
 use crate::types::{Gather, InOrder, Wall};
 
-use entry::{Due, Entry, Reader};
+use entry::{Due, Entry, Reader, SETTLE_MS};
 use files::{Fingerprint, list};
 
 pub(super) use documents::Documents;
@@ -219,7 +219,10 @@ impl Manifests {
         let mut looks = 0;
         let found = loop {
             let (found, kept) = self.look(&mut scan);
-            self.forget_removed(&found, &kept, &mut scan);
+            let came =
+                |path: &&PathBuf| closed.contains(*path) && !self.entries.contains_key(*path);
+            let at_once = all_closed || found.keys().any(|path| came(&path));
+            self.forget_removed(&found, &kept, (now_ms, at_once), &mut scan);
             self.read_changed(&found, now_ms, (closed, all_closed), &mut scan);
             looks += 1;
             if looks == MAX_LOOKS || !self.bundles_moved() {
@@ -362,20 +365,39 @@ impl Manifests {
         (found, kept)
     }
 
-    /// Forgets files that are gone. Those that did not fit beside them are read again.
+    /// Forgets files that are gone. Those that did not fit beside them are read again. An editor may take a file away for a
+    /// moment while it saves it: one is gone once it has been away for a while, unless another one came, which it may have
+    /// been renamed to.
     fn forget_removed(
         &mut self,
         found: &BTreeMap<PathBuf, Fingerprint>,
         kept: &BTreeSet<PathBuf>,
+        (now_ms, at_once): (u64, bool),
         scan: &mut Scan,
     ) {
         let before = self.entries.len();
+        let of_directory = |path: &Path| {
+            let bundles = self.bundles.as_ref();
+            !bundles.is_some_and(|all| path.starts_with(all))
+                && self.fetched.as_deref() != Some(path)
+        };
         self.entries.retain(|path, entry| {
-            let stays = found.contains_key(path) || kept.contains(path);
-            if let Some(gone) = entry.read.filter(|_| !stays) {
+            if found.contains_key(path) || kept.contains(path) {
+                entry.away_since = None;
+                return true;
+            }
+            if !at_once && of_directory(path) && entry.applied.is_some() {
+                let since = *entry.away_since.get_or_insert(now_ms);
+                let away = now_ms.saturating_sub(since);
+                if away < SETTLE_MS {
+                    scan.again_in(SETTLE_MS - away);
+                    return true;
+                }
+            }
+            if let Some(gone) = entry.read {
                 scan.freed_bytes += gone.size + SMALL;
             }
-            stays
+            false
         });
         if before != self.entries.len() {
             scan.changed = true;

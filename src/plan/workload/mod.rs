@@ -62,6 +62,11 @@ impl Workloads {
         self.asked.as_ref().is_some_and(|asked| target.is_of(asked))
     }
 
+    /// All pods that files ask for, wanted now or later.
+    pub fn asked_pods(&self) -> impl Iterator<Item = &PodUid> {
+        self.asked.iter().flat_map(|asked| asked.pods.keys())
+    }
+
     /// What was kept of Jobs from before the agent restart or reboot; with `rebooted` its times mean nothing.
     pub fn with_jobs(kept: &[(WorkloadKey, job::JobRecord)], rebooted: bool, now: Stamp) -> Self {
         let mut workloads = Self::default();
@@ -236,15 +241,15 @@ impl NodeState {
         let pods_last = |w: &Workload| w.job.is_none() && w.cron.is_none();
         let rolled_out = desired.workloads.iter().filter(|(_, w)| pods_last(w));
         for (key, workload) in rolled_out {
-            let mut progress = (known.remove(key)).unwrap_or_else(|| {
-                let mut progress = Box::new(Progress::new(workload, now));
-                // What was progress before a reboot is none after it.
-                let history = workloads.histories.of_workload(key);
-                let history = history.filter(|history| history.trial.is_some());
-                progress.best = history.map_or(progress.best, |history| history.best);
-                progress
-            });
+            let known = known.remove(key);
+            let mut progress = known.unwrap_or_else(|| Box::new(Progress::new(workload, now)));
             progress.asked(workload, now);
+            let history = workloads.histories.of_workload(key);
+            let history = history.filter(|history| history.trial.is_some());
+            // What was progress before a reboot is none after it.
+            if let Some(history) = history.filter(|_| progress.best == (0, 0, 0)) {
+                progress.best = history.best;
+            }
             workloads.progress.insert(key.clone(), progress);
         }
         workloads.asked = Some(desired.clone());
@@ -421,7 +426,9 @@ impl NodeState {
             let new: Vec<_> = (workload.pods.iter())
                 .filter_map(|pod| asked_pods.get(pod).copied())
                 .collect();
-            let stage = stage::Stage::of(self, workload, &new, now);
+            let subject = Subject::Workload(key.clone());
+            let resumed = histories.is_resumed(&subject) && workload.revision != workload.written;
+            let stage = stage::Stage::of(self, workload, &new, resumed, now);
             let wanted = stage.wanted(progress);
             pods.extend(wanted.map(|pod| (pod.uid.clone(), Arc::clone(pod))));
             let before = Progress::clone(progress);
@@ -429,8 +436,6 @@ impl NodeState {
                 true => stage.unready(self),
                 false => Vec::new(),
             };
-            let subject = Subject::Workload(key.clone());
-            let resumed = histories.is_resumed(&subject);
             let deadline_ms = workload.progress_deadline_ms;
             let deadline_ms = deadline_ms.or(resumed.then_some(resume::WITHIN_MS));
             let wake = stage.note(progress, now, deadline_ms, |best, within_ms| {
@@ -443,7 +448,8 @@ impl NodeState {
             };
             let (failed, changed) = (kept.failed, kept != **progress);
             let goes_on = resumed && stage.goes_on(progress);
-            let is_alone = stage.has_no_former(progress) && self.shutdown.is_none();
+            let misses = stage.misses_former(progress) && histories.may_resume(key);
+            let is_alone = !misses && stage.has_no_former(progress) && self.shutdown.is_none();
             self.workloads.rollout_changes += u64::from(changed);
             // What stood still may go on.
             self.workloads.due |= failed && !progress.failed;
@@ -454,7 +460,16 @@ impl NodeState {
             if goes_on {
                 histories.go_on(&subject);
             }
-            if progress.complete {
+            let wake = match misses {
+                true => [wake, progress.bring_back(key, &mut histories, now.time)]
+                    .into_iter()
+                    .flatten()
+                    .min(),
+                false => wake,
+            };
+            if resumed {
+                // It is no news that its good template works, or does not.
+            } else if progress.complete {
                 histories.passed(&subject, &workload.revision);
             } else if progress.failed && workload.rollback {
                 let within_ms = workload.progress_deadline_ms.unwrap_or(0);

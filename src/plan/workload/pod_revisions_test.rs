@@ -106,6 +106,7 @@ fn the_time_in_which_it_is_stopped_does_not_count() {
         node.pass(10 * within_ms);
         node.world
             .tell(Event::Node(NodeFact::StartRequested { targets }));
+        node.look();
         node.pass(within_ms - 1);
         assert_eq!(node.note(), "");
         node.pass(1);

@@ -38,6 +38,9 @@ pub struct Progress {
     /// It had failed when another number of pods was asked for: what goes or stays for that is no progress.
     #[serde(skip)]
     pub(super) renumbered: bool,
+    /// When pods of the good template were brought back last while it stood still.
+    #[serde(skip)]
+    pub(super) brought_back: Option<Time>,
     /// Enough pods are available.
     pub(super) available: Flag,
     /// It is complete, or makes progress.
@@ -62,6 +65,7 @@ impl Progress {
             paused: workload.paused,
             let_in: 0,
             renumbered: false,
+            brought_back: None,
             available: flag(false),
             progressing: flag(true),
         }
@@ -91,6 +95,7 @@ impl Progress {
             },
             // A rollout that was complete stays complete.
             complete: same && self.complete,
+            brought_back: (self.brought_back).filter(|_| self.replicas == workload.pods.len()),
             available: self.available,
             progressing: self.progressing,
             ..fresh

@@ -1,14 +1,51 @@
-//! Rollouts whose pods are all gone before they ended: by a reboot, or because a person stopped them. The pods of the good
-//! template come back first, and the file's template is rolled out beside them once more. Otherwise a power cut would
-//! leave nothing but a template that may not work.
+//! Rollouts whose pods are gone before they ended: all of them by a reboot, or because a person stopped them, or some of
+//! the former ones while it stands still. The pods of the good template come back first, and the file's template is
+//! rolled out beside them once more. Otherwise a power cut would leave nothing but a template that may not work.
+
+use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::Progress;
 use super::revisions::{Cause, Histories, History, Instead, Subject};
-use crate::spec::{Workload, WorkloadKey, WorkloadKind, rollback};
+use crate::plan::Time;
+use crate::spec::{Workload, WorkloadKey, WorkloadKind};
 
 /// How long pods that come one after the other have to come back.
 pub(super) const WITHIN_MS: u64 = 600_000;
+
+/// The time between two such steps of a rollout that stands still.
+const AGAIN_MS: u64 = 600_000;
+
+/// A good template that could not be put in force in so many looks at the file is refused.
+const UNHEEDED: u8 = 3;
+
+/// An interrupted rollout.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Resumed {
+    /// What is in force until its pods are back.
+    pub(super) instead: Instead,
+    /// How often its file was read and said what it says now.
+    unheeded: u8,
+}
+
+impl Progress {
+    /// Brings the missing pods of the good template back. Returns when, if that is to wait.
+    pub(super) fn bring_back(
+        &mut self,
+        key: &WorkloadKey,
+        histories: &mut Histories,
+        now: Time,
+    ) -> Option<Time> {
+        let at = self.brought_back.map(|before| before.plus(AGAIN_MS));
+        if at.is_some_and(|at| at > now) {
+            return at;
+        }
+        self.brought_back = Some(now);
+        histories.resume(key);
+        None
+    }
+}
 
 impl Histories {
     /// The node has rebooted, but for documents of which this is known.
@@ -23,12 +60,19 @@ impl Histories {
         self
     }
 
-    /// All pods of a document go: its good template is in force until they are back, if its rollout had not ended.
+    /// Whether pods of a good template could come back.
+    pub(super) fn may_resume(&self, key: &WorkloadKey) -> bool {
+        let history = self.of_workload(key);
+        history.is_some_and(|history| interrupted(history, key.kind).is_some())
+    }
+
+    /// Pods of a document have gone: its good template is in force until they are back, if its rollout had not ended.
     pub(super) fn resume(&mut self, key: &WorkloadKey) {
         let subject = Subject::Workload(key.clone());
-        let history = self.all.get(&subject);
+        let history = self.of(&subject);
         if let Some(instead) = history.and_then(|history| interrupted(history, key.kind)) {
-            self.resumed.insert(subject, instead);
+            let unheeded = 0;
+            self.resumed.insert(subject, Resumed { instead, unheeded });
             self.changes += 1;
         }
     }
@@ -41,6 +85,21 @@ impl Histories {
     /// They are back: the file's template is in force.
     pub(super) fn go_on(&mut self, subject: &Subject) {
         self.changes += u64::from(self.resumed.remove(subject).is_some());
+    }
+
+    /// A document was read with this edition. Returns whether its good template is in force for a while: `instead` says
+    /// that it is another one than the file's.
+    pub(super) fn resumes(&mut self, subject: &Subject, edition: &Arc<str>, instead: bool) -> bool {
+        let Some(resumed) = self.resumed.get_mut(subject) else {
+            return false;
+        };
+        let same = resumed.instead.of == *edition;
+        resumed.unheeded += u8::from(!instead);
+        if !same || resumed.unheeded > UNHEEDED {
+            self.go_on(subject);
+            return false;
+        }
+        instead
     }
 
     /// No pod of an earlier template is left: after a reboot there is none to bring back.
@@ -61,7 +120,7 @@ impl Histories {
 fn interrupted(history: &History, kind: WorkloadKind) -> Option<Instead> {
     let good = history.good.as_ref();
     let good = good.filter(|good| **good != history.written)?;
-    if history.alone || history.instead.is_some() || history.trial.is_some() {
+    if history.alone || history.instead.is_some() {
         return None;
     }
     let last = history.revisions.last()?;
@@ -77,20 +136,20 @@ fn interrupted(history: &History, kind: WorkloadKind) -> Option<Instead> {
     })
 }
 
-/// Whether pods of an earlier template of this document go on while those of a new one come. One that may be taken back
-/// has a time of its own for its new template, reboots included.
+/// Whether pods of an earlier template of this document go on while those of a new one come.
 fn stand_beside(document: &str, kind: WorkloadKind) -> bool {
     let Ok(document) = serde_json::from_str::<Value>(document) else {
         return false;
     };
     let says = |field: &str, type_: &str| document["spec"][field]["type"] == type_;
-    let beside = match kind {
-        WorkloadKind::Deployment => !says("strategy", "Recreate"),
+    match kind {
+        WorkloadKind::Deployment => {
+            !says("strategy", "Recreate") || document["spec"]["paused"] == true
+        }
         WorkloadKind::DaemonSet => says("updateStrategy", "OnDelete"),
         WorkloadKind::ReplicaSet
         | WorkloadKind::ReplicationController
         | WorkloadKind::StatefulSet => true,
         WorkloadKind::Job | WorkloadKind::CronJob => false,
-    };
-    beside && document["metadata"]["annotations"][rollback::ANNOTATION] != "true"
+    }
 }

@@ -7,7 +7,7 @@ use super::super::super::tests::{document, strategy};
 use super::super::*;
 use super::{DEADLINE_MS, Machine, annotated};
 use crate::plan::stop::Target;
-use crate::plan::{Event, NodeFact};
+use crate::plan::{Event, NodeFact, PodFact};
 use crate::spec::WorkloadKind;
 
 /// A Deployment of three pods that is rolled out, of which `ready` new pods become ready.
@@ -95,12 +95,6 @@ fn only_what_stood_beside_the_new_template_comes_back() {
         node.reboot();
         assert_eq!(node.world.shown(), "B", "{kind}");
     }
-    // What may be taken back has a time of its own.
-    let mut node = Machine::new(&annotated(&document("Deployment", 'a', 1, ""), ""));
-    node.settle('a');
-    node.save(&annotated(&document("Deployment", 'b', 1, ""), ""));
-    node.reboot();
-    assert_eq!(node.world.shown(), "B");
 }
 
 #[test]
@@ -199,4 +193,83 @@ fn every_small_rollout_ends_over_power_cuts() {
             }
         }
     }
+}
+
+#[test]
+fn a_rollout_that_stands_still_gets_the_former_pods_that_it_misses() {
+    for (paused, shown, more) in [
+        ("", "a a a B B", "a a a A A B B"),
+        ("  paused: true\n", "a a a", "a a a A A"),
+    ] {
+        let of = |letter, replicas, more: &str| {
+            let more = strategy("2", "0") + more;
+            document("Deployment", letter, replicas, &more)
+        };
+        let mut node = Machine::new(&of('a', 3, ""));
+        node.settle('a');
+        node.save(&of('b', 3, paused));
+        node.pass(10 * DEADLINE_MS);
+        assert_eq!(node.world.shown(), shown);
+        // The file asks for more.
+        node.save(&of('b', 5, paused));
+        assert_eq!(node.world.shown(), more);
+        node.world.set_ready('a', true);
+        node.pass(10 * DEADLINE_MS);
+        assert_eq!(node.world.shown(), more.replace('A', "a"));
+        // Some go, once and again.
+        for at_once in [true, false] {
+            let uid = node.world.uids('a').remove(0);
+            let fact = PodFact::DeleteRequested { grace_ms: None };
+            node.world.tell(Event::Pod { uid, fact });
+            node.world.gone();
+            node.look();
+            let here = node.world.uids('a').len();
+            assert_eq!(here, if at_once { 5 } else { 4 }, "{}", node.world.shown());
+            node.world.set_ready('a', true);
+        }
+        node.pass(DEADLINE_MS);
+        for _ in 0..3 {
+            node.world.gone();
+            node.look();
+        }
+        assert_eq!(node.world.uids('a').len(), 5, "{}", node.world.shown());
+        // What serves by a pause stays so.
+        if !paused.is_empty() {
+            node.save(&of('b', 5, ""));
+        }
+        for _ in 0..5 {
+            node.settle('b');
+        }
+        assert_eq!(node.world.shown(), "b b b b b");
+    }
+}
+
+#[test]
+fn a_paused_recreation_keeps_its_pods_over_a_power_cut() {
+    let of = |letter, more: &str| {
+        let more = format!("  strategy: {{type: Recreate}}\n{more}");
+        document("Deployment", letter, 2, &more)
+    };
+    let mut node = Machine::new(&of('a', ""));
+    node.settle('a');
+    node.save(&of('b', "  paused: true\n"));
+    node.reboot();
+    assert_eq!(node.world.shown(), "A A");
+    node.settle('a');
+    assert_eq!(node.world.shown(), "a a");
+}
+
+#[test]
+fn the_time_of_a_rollout_that_may_be_taken_back_goes_on_over_a_power_cut() {
+    let mut node = Machine::new(&annotated(&document("Deployment", 'a', 3, ""), ""));
+    node.settle('a');
+    node.save(&annotated(&document("Deployment", 'b', 3, ""), ""));
+    node.pass(DEADLINE_MS / 2);
+    node.reboot();
+    assert_eq!(node.world.shown(), "A A A B");
+    node.world.set_ready('a', true);
+    node.pass(DEADLINE_MS / 2);
+    node.world.gone();
+    assert_eq!(node.world.shown(), "a a a");
+    assert!(node.note().contains("is in force until"));
 }

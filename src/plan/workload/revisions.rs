@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::resume::Resumed;
 use crate::plan::bundle::Trial;
 use crate::plan::event::Desired;
 use crate::plan::{Time, Wall};
@@ -119,8 +120,8 @@ pub struct History {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Histories {
     pub(super) all: BTreeMap<Subject, Box<History>>,
-    /// Interrupted rollouts: what is in force until their pods are back.
-    pub(super) resumed: BTreeMap<Subject, Instead>,
+    /// Interrupted rollouts.
+    pub(super) resumed: BTreeMap<Subject, Resumed>,
     /// The boot that it is.
     boot: String,
     /// Since when pods on trial are ready.
@@ -167,7 +168,8 @@ impl Histories {
     pub fn overrides(&self) -> Overrides {
         let all = self.all.iter();
         let instead = all.filter_map(|(subject, h)| Some((subject, h.instead.as_deref()?)));
-        let all = self.resumed.iter().chain(instead);
+        let resumed = self.resumed.iter();
+        let all = instead.chain(resumed.map(|(subject, resumed)| (subject, &resumed.instead)));
         all.map(|(subject, instead)| (subject.clone(), instead.clone()))
             .gather()
     }
@@ -236,11 +238,10 @@ impl Histories {
     }
 
     fn document(&mut self, subject: Subject, read: &Read<'_>, since: Option<Wall>) {
-        let former = |instead: &Instead| instead.of != *read.edition;
-        if self.resumed.get(&subject).is_some_and(former) {
-            self.resumed.remove(&subject);
+        if self.resumes(&subject, read.edition, read.hash != read.written) {
+            // For a while only: nothing has changed.
+            return;
         }
-        let resumed = self.resumed.contains_key(&subject);
         let history = self.all.entry(subject).or_default();
         let in_force = history
             .revisions
@@ -275,7 +276,7 @@ impl Histories {
             if last.text.as_ref() == Some(&read.text) {
                 // One copy in memory.
                 last.text = Some(Arc::clone(&read.text));
-            } else if last.text.is_some() && history.instead.is_none() && !resumed {
+            } else if last.text.is_some() && history.instead.is_none() {
                 last.text = text(read);
                 last.cause = read.cause.clone();
                 self.changes += 1;
@@ -286,7 +287,7 @@ impl Histories {
         let known = history.revisions.iter().position(|r| r.hash == *read.hash);
         let before = known.map(|at| history.revisions.remove(at));
         let undone = |instead: &Instead| instead.cause != Cause::Restarted;
-        let cause = match resumed || history.instead.as_deref().is_some_and(undone) {
+        let cause = match history.instead.as_deref().is_some_and(undone) {
             // The document still says that of the revision that was undone. After a restart it is that of the last one.
             true => before.as_ref().or(history.revisions.last()),
             false => before.as_ref().filter(|_| read.cause.is_none()),

@@ -109,9 +109,43 @@ impl Shown {
                 default("parallelism", json!(job.parallelism));
                 default("completions", json!(job.completions));
                 default("backoffLimit", json!(job.backoff_limit));
+                default("completionMode", json!("NonIndexed"));
+                default("suspend", json!(false));
             }
-            (None, None) if workload.key.kind == WorkloadKind::DaemonSet => {}
-            (None, None) => default("replicas", json!(1)),
+            (None, None) => match workload.key.kind {
+                WorkloadKind::Deployment => {
+                    default("replicas", json!(1));
+                    default("progressDeadlineSeconds", json!(600));
+                    let rolling = json!({ "maxSurge": "25%", "maxUnavailable": "25%" });
+                    fill_in_strategy(&mut spec["strategy"], &rolling);
+                }
+                WorkloadKind::StatefulSet => {
+                    default("replicas", json!(1));
+                    default("podManagementPolicy", json!("OrderedReady"));
+                    fill_in_strategy(&mut spec["updateStrategy"], &json!({ "partition": 0 }));
+                }
+                WorkloadKind::DaemonSet => {
+                    let rolling = json!({ "maxSurge": 0, "maxUnavailable": 1 });
+                    fill_in_strategy(&mut spec["updateStrategy"], &rolling);
+                }
+                _ => default("replicas", json!(1)),
+            },
+        }
+    }
+}
+
+/// Adds what a strategy is by default. `kubectl rollout status` asks for its type.
+fn fill_in_strategy(strategy: &mut Value, rolling: &Value) {
+    if strategy["type"].is_null() {
+        strategy["type"] = json!("RollingUpdate");
+    }
+    if strategy["type"] != "RollingUpdate" {
+        return;
+    }
+    for (field, value) in rolling.as_object().into_iter().flatten() {
+        let written = &mut strategy["rollingUpdate"][field];
+        if written.is_null() {
+            *written = value.clone();
         }
     }
 }

@@ -7,6 +7,8 @@
 //! in place: the highest ordinals with an earlier template are replaced while enough others are available
 //! ```
 
+mod back;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -29,6 +31,8 @@ pub(super) struct Stage<'s> {
     elsewhere: bool,
     /// A person has stopped all its pods.
     stopped: bool,
+    /// What the file asks for are the pods of its last good template, which come back (`resume.rs`).
+    resumed: bool,
     min_ready_ms: u64,
     now: Time,
 }
@@ -70,6 +74,7 @@ impl<'s> Stage<'s> {
         state: &'s NodeState,
         workload: &'s Workload,
         new: &[&'s Arc<PodSpec>],
+        resumed: bool,
         now: Stamp,
     ) -> Self {
         let own = |pod: &&PodState| pod.spec.workload.as_ref() == Some(&workload.key);
@@ -105,6 +110,7 @@ impl<'s> Stage<'s> {
             blocked: new.iter().any(waits),
             elsewhere: daemon && new.iter().any(|new| state.other_node(new.wanted).is_some()),
             stopped: state.stops.has_workload(&workload.key),
+            resumed,
             old,
             new,
             workload,
@@ -131,6 +137,7 @@ impl<'s> Stage<'s> {
             Update::Rolling { .. } | Update::Recreate if self.stopped => {
                 self.first_new(self.new.len())
             }
+            Update::Rolling { surge, .. } if self.resumed => self.back(surge as usize),
             Update::Rolling { surge, .. } if self.stands_still(progress) => {
                 self.standing(progress, surge as usize)
             }
@@ -399,6 +406,7 @@ impl<'s> Stage<'s> {
         on_trial: impl FnOnce((usize, usize, usize), u64) -> (Time, Option<Time>),
     ) -> Option<Time> {
         let figures = self.figures();
+        progress.figures = figures;
         let going = self.old.iter().filter(|old| old.pod.stopping().is_some());
         let [updated, steady, old, available] = [
             figures.updated,
@@ -408,7 +416,11 @@ impl<'s> Stage<'s> {
         ]
         .map(|number| number as usize);
         let going = going.count();
-        let gone = usize::MAX - 2 * old - going;
+        let gone = match self.misses_former(progress) {
+            // Some were deleted or evicted, which is no progress.
+            true => progress.best.2,
+            false => usize::MAX - 2 * old - going,
+        };
         if std::mem::take(&mut progress.renumbered) {
             progress.best = self.rest(progress, (updated, steady, going));
         }
@@ -422,7 +434,6 @@ impl<'s> Stage<'s> {
             progress.since = now.time;
             progress.failed = false;
         }
-        progress.figures = figures;
         progress.let_in = progress.let_in.max(updated);
         let all = match self.elsewhere {
             true => 0,
@@ -438,7 +449,7 @@ impl<'s> Stage<'s> {
         let waits = progress.complete || self.workload.paused || self.stopped;
         let deadline = deadline_ms.filter(|_| !waits);
         let (fails_at, record_at) = match deadline {
-            Some(within_ms) if self.workload.rollback => {
+            Some(within_ms) if self.workload.rollback && !self.resumed => {
                 let (at, record) = on_trial(progress.best, within_ms);
                 (Some(at), record)
             }
@@ -480,25 +491,6 @@ impl<'s> Stage<'s> {
             .filter(|old| here.iter().any(|pod| pod.key == old.pod.spec.key));
         let steady = steady.min(self.new.len().saturating_sub(1));
         (updated, steady, usize::MAX - 2 * stay.count() - going)
-    }
-
-    /// Whether the pods of an interrupted rollout are back, or do not come (`resume.rs`).
-    pub(super) fn goes_on(&self, progress: &Progress) -> bool {
-        let is_in_force = self.workload.revision != self.workload.written;
-        let all = progress.figures.updated as usize == progress.replicas_here;
-        !self.stopped && (all || progress.failed || !is_in_force)
-    }
-
-    /// Whether the rollout goes on with new pods alone, where it could have had others beside them.
-    pub(super) fn has_no_former(&self, progress: &Progress) -> bool {
-        let beside = self.workload.update != Update::Recreate
-            && self.workload.key.kind != WorkloadKind::DaemonSet;
-        let figures = &progress.figures;
-        beside
-            && !self.workload.rollback
-            && !self.stopped
-            && figures.old == 0
-            && figures.updated > 0
     }
 
     /// The pods of the current template that are not ready, for people.
