@@ -79,7 +79,7 @@ impl Wanted {
                 conditions.any(|c| is(&c["type"], type_) && is(&c["status"], status))
             }
             Self::Value(template, wanted) => {
-                let printed = template.print(object);
+                let printed = template.print_so_far(object);
                 match wanted {
                     Some(wanted) => printed == *wanted,
                     None => !printed.is_empty(),

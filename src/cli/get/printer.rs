@@ -56,7 +56,10 @@ impl<'a> Printer<'a> {
                 Ok(format!("{text}\n"))
             }
             Format::Yaml => serde_yaml::to_string(&whole(items)).map_err(|e| bad(&e)),
-            Format::JsonPath(template) => Ok(template.print(&whole(items))),
+            Format::JsonPath(template) => {
+                let printed = template.print(&whole(items));
+                printed.map_err(|why| CliError::new("could not print the template").because(why))
+            }
             Format::Name => Ok(items
                 .iter()
                 .map(|(resource, item)| format!("{}\n", name(*resource, item)))
@@ -283,6 +286,13 @@ mod tests {
         );
         let names = print("get po -o jsonpath={.items[*].metadata.name}").unwrap();
         assert_eq!(names, "a b c");
+        let error = print("get po -o jsonpath={.items[9].n}").unwrap_err();
+        assert_eq!(error.exit_code(), 1);
+        let error = error.to_string();
+        assert!(
+            error.contains("array index out of bounds: index 9, length 3"),
+            "{error}"
+        );
         for (line, words) in [
             (
                 "get po -o go-template={{.x}}",

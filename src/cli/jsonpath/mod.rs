@@ -1,6 +1,6 @@
 //! kubectl's JSONPath templates (<https://kubernetes.io/docs/reference/kubectl/jsonpath/>): text, `{.a.b}`, `{range
 //! …}{end}` and quoted strings; paths with `[0]`, `[-1]`, `[1:3]`, `['a','b']`, `[*]`, `..` and `[?(@.x=="y")]`. A
-//! missing value prints nothing; several results are joined by spaces.
+//! missing field prints nothing, a missing item of an array is an error; several results are joined by spaces.
 
 use serde_json::Value;
 
@@ -27,10 +27,18 @@ impl Template {
         Ok(Self(parts))
     }
 
-    /// Prints the template for a value.
-    pub(super) fn print(&self, root: &Value) -> String {
+    /// Prints the template for a value; the error is kubectl's, of an array that has no such item.
+    pub(super) fn print(&self, root: &Value) -> Result<String, String> {
         let mut out = String::new();
-        print(&self.0, root, &mut out);
+        print(&self.0, root, &Path::find, &mut out)?;
+        Ok(out)
+    }
+
+    /// Prints the template for a value that is not complete yet: what is missing prints nothing.
+    pub(super) fn print_so_far(&self, root: &Value) -> String {
+        let mut out = String::new();
+        // Nothing is missing that `select` would miss.
+        let _ = print(&self.0, root, &|path, root| Ok(path.select(root)), &mut out);
         out
     }
 }
@@ -146,22 +154,28 @@ fn closing(text: &str) -> Option<usize> {
     (end < text.len()).then_some(end)
 }
 
-fn print(parts: &[Part], root: &Value, out: &mut String) {
+/// How the values of a path are found.
+type Find = dyn for<'v> Fn(&Path, &'v Value) -> Result<Vec<&'v Value>, String>;
+
+fn print(parts: &[Part], root: &Value, find: &Find, out: &mut String) -> Result<(), String> {
     for part in parts {
         match part {
             Part::Text(text) => out.push_str(text),
             Part::Paths(paths) => {
-                let found = paths.iter().flat_map(|path| path.select(root));
-                let texts: Vec<String> = found.map(show).collect();
+                let mut texts = Vec::new();
+                for path in paths {
+                    texts.extend(find(path, root)?.into_iter().map(show));
+                }
                 out.push_str(&texts.join(" "));
             }
             Part::Range(path, body) => {
-                for value in path.select(root) {
-                    print(body, value, out);
+                for value in find(path, root)? {
+                    print(body, value, find, out)?;
                 }
             }
         }
     }
+    Ok(())
 }
 
 fn show(value: &Value) -> String {
@@ -176,7 +190,7 @@ mod tests {
     use super::*;
 
     fn evaluate(template: &str, root: &Value) -> Result<String, String> {
-        Ok(Template::parse(template)?.print(root))
+        Template::parse(template)?.print(root)
     }
 
     fn root() -> Value {
@@ -201,12 +215,18 @@ mod tests {
             ("{.items[0].metadata.labels.example\\.com/app}", "web"),
             ("{.items[0].metadata.labels['example\\.com/app']}", "web"),
             ("{.none}", ""),
-            ("{.items[7].n}", ""),
             ("{.items[-1].metadata.name}", "b"),
             ("{.items[-2:].n}", "1 2"),
             ("{.items[0:1].n}", "1"),
             ("{.items[0,1].n}", "1 2"),
             ("{.items[0]['n','ready']}", "1 true"),
+            ("{.items[0]['n', 'none']}", "1"),
+            ("{.items[*]['metadata.name', 'n']}", "a b 1 2"),
+            ("{.items[*].c[0,-1].name}", "one } two }"),
+            ("{.items[0].c[0,0:2].name}", "one one two"),
+            ("{.items[::2].n}", "1"),
+            ("{.items[1:1].n}", ""),
+            ("{.none[3]}", ""),
             ("{.kind} {.items[0].n}", "List 1"),
             ("{.kind .items[0].n}", "List 1"),
             ("{$.kind}", "List"),
@@ -263,6 +283,51 @@ mod tests {
     }
 
     #[test]
+    fn a_missing_item_of_an_array_is_an_error_as_in_kubectl() {
+        for (template, expected) in [
+            (
+                "{.items[7].n}",
+                "array index out of bounds: index 7, length 2",
+            ),
+            (
+                "{.items[-3].n}",
+                "array index out of bounds: index -1, length 2",
+            ),
+            (
+                "{.items[0,2].n}",
+                "array index out of bounds: index 2, length 2",
+            ),
+            (
+                "{.items[0:5].n}",
+                "array index out of bounds: index 4, length 2",
+            ),
+            (
+                "{.items[1:0].n}",
+                "starting index 1 is greater than ending index 0",
+            ),
+            (
+                "{.items[*].c[1].name}",
+                "array index out of bounds: index 1, length 1",
+            ),
+            (
+                "{range .items[*]}{.c[1].name}{end}",
+                "array index out of bounds: index 1, length 1",
+            ),
+            (
+                "{.items[?(@.c[1].name=='two')].n}",
+                "array index out of bounds: index 1, length 1",
+            ),
+            ("{.kind[0]}", "string is not array or slice"),
+            ("{.m[0]}", "map is not array or slice"),
+        ] {
+            let root = root();
+            let parsed = Template::parse(template).expect(template);
+            assert_eq!(parsed.print(&root).unwrap_err(), expected, "{template}");
+            assert!(!parsed.print_so_far(&root).contains('z'), "{template}");
+        }
+    }
+
+    #[test]
     fn a_column_is_a_path_with_or_without_its_braces() {
         let item = &root()["items"][0];
         for (path, expected) in [
@@ -271,6 +336,7 @@ mod tests {
             ("{.metadata.name}", "a"),
             (".c[*].image", "x:1,y:2"),
             (".none", "<none>"),
+            (".c[5].image", "<none>"),
         ] {
             assert_eq!(
                 Column::parse(path).expect(path).cell(item),

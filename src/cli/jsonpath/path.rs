@@ -8,12 +8,16 @@ pub(super) struct Path(Vec<Step>);
 
 #[derive(Debug, PartialEq)]
 enum Step {
-    /// `.a`, `['a','b']`.
-    Fields(Vec<String>),
-    /// `[0]`, `[-1]`, `[0,2]`.
-    Indices(Vec<i64>),
+    /// `.a`, `['a\.b']`.
+    Field(String),
+    /// `['a.b']`: the field of that name, or else the path.
+    FieldOrPath(String, Path),
+    /// `[0]`, `[-1]`.
+    Index(i64),
     /// `[1:3]`, `[::2]`.
     Slice(Option<i64>, Option<i64>, usize),
+    /// `['a','b']`, `[0,2]`, `[0,2:4]`: what the first selects everywhere, then the next.
+    Union(Vec<Path>),
     /// `[*]`, `.*`.
     All,
     /// `..`: the value and all values below it.
@@ -76,36 +80,65 @@ impl Path {
             match name.as_str() {
                 "" => {}
                 "*" => steps.push(Step::All),
-                _ => steps.push(Step::Fields(vec![name])),
+                _ => steps.push(Step::Field(name)),
             }
         }
         Ok(Self(steps))
     }
 
-    /// Selects values in order.
+    /// Selects values in order; what is not there selects nothing.
     pub(super) fn select<'v>(&self, root: &'v Value) -> Vec<&'v Value> {
-        let mut found = vec![root];
+        let steps = self.0.iter();
+        steps.fold(vec![root], |values, step| step.all(values))
+    }
+
+    /// Selects values as kubectl does: a missing field selects nothing, a missing item of an array is an error.
+    pub(super) fn find<'v>(&self, root: &'v Value) -> Result<Vec<&'v Value>, String> {
+        self.find_below(vec![root])
+    }
+
+    fn find_below<'v>(&self, mut values: Vec<&'v Value>) -> Result<Vec<&'v Value>, String> {
         for step in &self.0 {
-            found = found.into_iter().flat_map(|value| step.of(value)).collect();
+            for value in &values {
+                step.check(value)?;
+            }
+            values = step.all(values);
         }
-        found
+        Ok(values)
     }
 }
 
 impl Step {
+    /// What it selects of all these values.
+    fn all<'v>(&self, values: Vec<&'v Value>) -> Vec<&'v Value> {
+        match self {
+            Self::Union(paths) => {
+                let of = |path: &Path| -> Vec<&'v Value> {
+                    values.iter().flat_map(|value| path.select(value)).collect()
+                };
+                paths.iter().flat_map(of).collect()
+            }
+            _ => values.into_iter().flat_map(|v| self.of(v)).collect(),
+        }
+    }
+
     fn of<'v>(&self, value: &'v Value) -> Vec<&'v Value> {
         match self {
-            Self::Fields(names) => names.iter().filter_map(|name| value.get(name)).collect(),
+            Self::Field(name) => value.get(name).into_iter().collect(),
+            Self::FieldOrPath(name, path) => match value.get(name) {
+                Some(found) => vec![found],
+                None => path.select(value),
+            },
+            Self::Union(paths) => paths.iter().flat_map(|path| path.select(value)).collect(),
             Self::All => children(value),
             Self::Below => below(value),
-            Self::Indices(indices) => {
-                let items = value.as_array().map_or(&[][..], Vec::as_slice);
-                let at =
-                    |index: &i64| items.get(usize::try_from(from_end(*index, items.len())).ok()?);
-                indices.iter().filter_map(at).collect()
+            Self::Index(index) => {
+                let items = items(value);
+                let at = usize::try_from(from_end(*index, items.len())).ok();
+                at.and_then(|at| items.get(at)).into_iter().collect()
             }
             Self::Slice(from, to, step) => {
-                let items = value.as_array().map_or(&[][..], Vec::as_slice);
+                let items = items(value);
                 let place = |index: i64| {
                     let place = from_end(index, items.len()).max(0);
                     usize::try_from(place).unwrap_or(0).min(items.len())
@@ -127,6 +160,73 @@ impl Step {
                 children(value).into_iter().filter(holds).collect()
             }
         }
+    }
+
+    /// Refuses what kubectl's template engine refuses (client-go's `util/jsonpath`).
+    fn check(&self, value: &Value) -> Result<(), String> {
+        let array = || match value {
+            Value::Array(items) => Ok(Some(items.len())),
+            Value::Null => Ok(None),
+            other => Err(format!("{} is not array or slice", kind(other))),
+        };
+        match self {
+            Self::Index(index) => array()?.map_or(Ok(()), |length| {
+                let at = from_end(*index, length);
+                in_bounds(at, at, length)
+            }),
+            Self::Slice(from, to, _) => array()?.map_or(Ok(()), |length| {
+                let end = i64::try_from(length).unwrap_or(i64::MAX);
+                let from = from_end(from.unwrap_or(0), length);
+                let to = from_end(to.unwrap_or(end), length);
+                if from == to {
+                    return Ok(());
+                }
+                let last = if to == 0 { from } else { to.saturating_sub(1) };
+                in_bounds(from, last, length)?;
+                match from > to {
+                    true => Err(format!(
+                        "starting index {from} is greater than ending index {to}"
+                    )),
+                    false => Ok(()),
+                }
+            }),
+            Self::Union(paths) => paths.iter().try_for_each(|one| one.find(value).map(drop)),
+            Self::Filter(path, Some(_)) => {
+                let mut items = children(value).into_iter();
+                items.try_for_each(|item| path.find(item).map(drop))
+            }
+            Self::Field(_)
+            | Self::FieldOrPath(..)
+            | Self::All
+            | Self::Below
+            | Self::Filter(_, None) => Ok(()),
+        }
+    }
+}
+
+/// Whether an array of this length has both places.
+fn in_bounds(first: i64, last: i64, length: usize) -> Result<(), String> {
+    let there = |at: &i64| usize::try_from(*at).is_ok_and(|at| at < length);
+    match [first, last].iter().find(|at| !there(at)) {
+        Some(at) => Err(format!(
+            "array index out of bounds: index {at}, length {length}"
+        )),
+        None => Ok(()),
+    }
+}
+
+fn items(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "map",
     }
 }
 
@@ -158,15 +258,12 @@ fn bracket(inner: &str) -> Option<Result<Step, String>> {
     if let Some(test) = inner.strip_prefix("?(") {
         return Some(filter(test.strip_suffix(')')?));
     }
+    let comma = end(inner, |c| c == ',');
+    if comma < inner.len() {
+        return union(inner);
+    }
     if inner.starts_with(['\'', '"']) {
-        let mut names = Vec::new();
-        let mut rest = inner;
-        while !rest.is_empty() {
-            let length = end(rest, |c| c == ',');
-            names.push(unquote(rest[..length].trim())?.replace("\\.", "."));
-            rest = rest[length..].trim_start_matches(',').trim_start();
-        }
-        return Some(Ok(Step::Fields(names)));
+        return Some(quoted(&unquote(inner)?));
     }
     if inner.contains(':') {
         let parts: Vec<&str> = inner.split(':').map(str::trim).collect();
@@ -181,10 +278,30 @@ fn bracket(inner: &str) -> Option<Result<Step, String>> {
             .filter(|step| *step > 0 && parts.len() < 4)?;
         return Some(Ok(Step::Slice(from, to, step)));
     }
-    let indices = inner.split(',').map(|index| index.trim().parse().ok());
-    indices
-        .collect::<Option<Vec<i64>>>()
-        .map(|all| Ok(Step::Indices(all)))
+    inner.parse().ok().map(|index| Ok(Step::Index(index)))
+}
+
+/// Parses what is between `[` and `]` and has commas.
+fn union(inner: &str) -> Option<Result<Step, String>> {
+    let (mut paths, mut rest) = (Vec::new(), Some(inner));
+    while let Some(text) = rest {
+        let length = end(text, |c| c == ',');
+        match bracket(&text[..length])? {
+            Ok(step) => paths.push(Path(vec![step])),
+            Err(what) => return Some(Err(what)),
+        }
+        rest = text.get(length + 1..);
+    }
+    Some(Ok(Step::Union(paths)))
+}
+
+/// Parses a name in quotes. kubectl reads it as a path, in which `\.` is a dot.
+fn quoted(name: &str) -> Result<Step, String> {
+    let plain = name.replace("\\.", ".");
+    match field(name).1.is_empty() {
+        true => Ok(Step::Field(plain)),
+        false => Path::parse(&format!(".{name}")).map(|path| Step::FieldOrPath(plain, path)),
+    }
 }
 
 /// Parses a filter: `@.x=="y"`, `@.x`.
