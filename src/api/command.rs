@@ -158,7 +158,7 @@ pub enum Command {
     RemoveImage {
         /// A name or a config digest.
         name: String,
-        /// Remove even if a container uses the image.
+        /// Remove all names of an id, and what pods will need again.
         force: bool,
         /// What was removed.
         reply: Sender<Result<RemovedImages, CommandError>>,

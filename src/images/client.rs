@@ -29,7 +29,7 @@ pub struct ImportOptions {
     /// Whether the archive is in a preload directory: its images are never pruned, and [`super::preload::pending`]
     /// knows it.
     pub preloaded: bool,
-    /// Name for the archive's only image, instead of the names in it.
+    /// Name for the archive's only image, beside the names in it.
     pub name: Option<String>,
     /// The disk space to leave free, beside a small reserve.
     pub keep: KeepFree,

@@ -171,6 +171,14 @@ pub enum ImageError {
         /// As given.
         name: String,
     },
+    /// A container runs from the image: its files must not go.
+    #[error("image `{name}` cannot be removed, not even by force: {user} runs from it")]
+    Running {
+        /// As given.
+        name: String,
+        /// The container.
+        user: String,
+    },
     /// The image has several names and was asked for by id.
     #[error("image `{id}` has several names: {}", names.join(", "))]
     SeveralNames {
@@ -274,7 +282,10 @@ impl ImageError {
                  `imagefs.available` and `nodefs.available` of `evictionHard` and `evictionSoft`"
             }
             Self::InUse { .. } => "remove the pod first",
-            Self::SeveralNames { .. } => "remove it by each of its names",
+            Self::Running { .. } => "stop the pod first: `coracle stop POD`",
+            Self::SeveralNames { .. } => {
+                "remove it by each of its names, or with all of them: `coracle image rm --force ID`"
+            }
             Self::NotFound { .. } => "images are listed by `coracle get images`",
             Self::Changed { .. } => "copy the file under another name and rename it when complete",
             Self::Worker { hint, .. } | Self::Pull { hint, .. } | Self::Save { hint, .. } => {

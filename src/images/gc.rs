@@ -1,6 +1,6 @@
 //! The removal of images: names, images without names, and data that no image refers to any more.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
@@ -41,6 +41,16 @@ pub struct Pruned {
     pub freed_bytes: u64,
 }
 
+/// What is asked to be removed.
+struct Asked<'a> {
+    id: &'a str,
+    names: &'a [String],
+    /// Whether it is asked for by id: all names go.
+    all: bool,
+    /// Whether no name is left.
+    last: bool,
+}
+
 impl Pruned {
     fn of(doomed: &[Record]) -> Self {
         Self {
@@ -54,6 +64,44 @@ impl ImageStore {
     /// Removes a name; with its last name the image is removed. By id, the image is removed with its only name. An
     /// image in use is never removed, but one of several names is.
     pub fn remove(&self, given: &str, in_use: &BTreeSet<String>) -> Result<Removed, ImageError> {
+        self.remove_unless(given, |asked| {
+            if asked.all && asked.names.len() > 1 {
+                return Err(ImageError::SeveralNames {
+                    id: asked.id.to_owned(),
+                    names: asked.names.to_owned(),
+                });
+            }
+            match asked.last && in_use.contains(asked.id) {
+                true => Err(ImageError::InUse {
+                    name: given.to_owned(),
+                }),
+                false => Ok(asked.last),
+            }
+        })
+    }
+
+    /// The same by force, as docker has it: by id, the image is removed with all its names, also when a pod will need it
+    /// again. An image that containers run from stays; it can only lose its last name. `running`: what runs, by image.
+    pub fn remove_by_force(
+        &self,
+        given: &str,
+        running: &BTreeMap<String, String>,
+    ) -> Result<Removed, ImageError> {
+        self.remove_unless(given, |asked| match running.get(asked.id) {
+            Some(user) if asked.all => Err(ImageError::Running {
+                name: given.to_owned(),
+                user: user.clone(),
+            }),
+            user => Ok(asked.last && user.is_none()),
+        })
+    }
+
+    /// Removes a name or all, and the image if `decide` says so.
+    fn remove_unless(
+        &self,
+        given: &str,
+        decide: impl Fn(&Asked<'_>) -> Result<bool, ImageError>,
+    ) -> Result<Removed, ImageError> {
         let not_found = || ImageError::NotFound {
             name: given.to_owned(),
         };
@@ -70,30 +118,23 @@ impl ImageStore {
             .filter(|parsed| parsed.digest.is_none())
             .and_then(|parsed| name::tagged(&parsed))
             .filter(|full| names.contains(full));
-        let last = names.len() <= 1;
-        if named.is_none() && !last {
-            return Err(ImageError::SeveralNames { id, names });
-        }
-        if last && in_use.contains(&id) {
-            return Err(ImageError::InUse {
-                name: given.to_owned(),
-            });
-        }
+        let delete = decide(&Asked {
+            id: &id,
+            names: &names,
+            all: named.is_none(),
+            last: named.is_none() || names.len() <= 1,
+        })?;
         let untagged: Vec<String> = named.map_or(names, |name| vec![name]);
         for name in &untagged {
             remove_file(&self.reference_path(name))?;
         }
         sync(&self.dir().join("refs"))?;
-        if !last {
-            return Ok(Removed {
-                untagged,
-                deleted: None,
-            });
+        if delete {
+            self.delete_records(std::slice::from_ref(&id))?;
         }
-        self.delete_records(std::slice::from_ref(&id))?;
         Ok(Removed {
             untagged,
-            deleted: Some(id),
+            deleted: delete.then_some(id),
         })
     }
 

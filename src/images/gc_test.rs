@@ -80,6 +80,54 @@ fn images_are_removed_beside_a_damaged_record_whose_layers_stay_while_it_is_in_u
 }
 
 #[test]
+fn force_takes_all_names_and_nothing_away_from_what_runs() {
+    let room = Room::new("force");
+    let id = room
+        .import(&room.image("a", "a:1", "a"))
+        .unwrap()
+        .remove(0)
+        .id;
+    let store = room.store();
+    let tag = || store.tag(&id, "b:1").unwrap();
+    tag();
+    let none = BTreeMap::new();
+    let runs = BTreeMap::from([(id.clone(), "container `c` of pod `default/a`".to_owned())]);
+    assert!(matches!(
+        store.remove(&id, &BTreeSet::new()),
+        Err(ImageError::SeveralNames { .. })
+    ));
+    let refused = store.remove_by_force(&id, &runs).unwrap_err().to_string();
+    assert!(
+        refused.contains("pod `default/a` runs from it"),
+        "{refused}"
+    );
+    assert_eq!(names(&store), [A, B]);
+    // Its last name goes, and the image stays for the container, and its restarts.
+    for name in [B, A] {
+        let removed = store.remove_by_force(name, &runs).unwrap();
+        assert_eq!(removed.untagged, [name]);
+        assert_eq!((removed.deleted, layers(&store)), (None, 1), "{name}");
+    }
+    assert_eq!(
+        store.lookup(&id).unwrap().map(|image| image.id),
+        Some(id.clone())
+    );
+    assert_eq!(
+        store
+            .prune(&BTreeSet::from([id.clone()]), true)
+            .unwrap()
+            .deleted
+            .len(),
+        0
+    );
+    tag();
+    store.tag(&id, "a:1").unwrap();
+    let removed = store.remove_by_force(&id, &none).unwrap();
+    assert_eq!(removed.untagged, [A, B]);
+    assert_eq!((removed.deleted, layers(&store)), (Some(id), 0));
+}
+
+#[test]
 fn a_record_that_cannot_be_read_now_is_not_removed() {
     let room = Room::new("unread-record");
     let (store, id) = damaged(&room, false);

@@ -40,7 +40,7 @@ pub(crate) struct Request {
     pub(crate) archive: PathBuf,
     /// Whether it is from a preload directory: it is remembered, and its images are never pruned.
     pub(crate) preloaded: bool,
-    /// A name instead of those in the archive.
+    /// A name beside those in the archive.
     pub(crate) name: Option<String>,
     /// The disk space to leave free.
     pub(crate) keep: KeepFree,
@@ -276,7 +276,8 @@ fn open(
     }
 }
 
-/// A name given by the client replaces those in the archive; a single image without a name is named after its file.
+/// A name given by the client is one more beside those in the archive, as podman has it; a single image without a name is
+/// named after its file.
 fn complete_names(images: &mut [Found], request: &Request) -> Result<(), ImageError> {
     if let Some(given) = &request.name {
         let bad = |why: &str| ImageError::Name {
@@ -289,7 +290,10 @@ fn complete_names(images: &mut [Found], request: &Request) -> Result<(), ImageEr
                 "the archive has several images, which cannot share one name",
             ));
         };
-        image.names = vec![full.ok_or_else(|| bad("an imported image needs a tag"))?];
+        let full = full.ok_or_else(|| bad("an imported image needs a tag"))?;
+        if !image.names.contains(&full) {
+            image.names.insert(0, full);
+        }
         return Ok(());
     }
     if let [image] = images

@@ -1,6 +1,6 @@
 //! Commands of clients. Each is answered exactly once.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::EphemeralContainer;
@@ -8,6 +8,7 @@ use serde_json::json;
 use smol::channel::Sender;
 
 use super::execute::{Tools, WORKER};
+use super::image_users::Users;
 use super::pulls::pull_for_client;
 use super::{Input, Node, bundles, metrics, shutdown};
 use crate::api::{
@@ -23,9 +24,6 @@ use crate::types::Gather;
 
 /// Where the answer to a command goes.
 pub(super) type Reply<T> = Sender<Result<T, CommandError>>;
-
-/// The containers that use images, by the images' ids.
-type Users = BTreeMap<String, Vec<ImageUser>>;
 
 impl Node {
     pub(super) fn command(&mut self, command: Command) {
@@ -175,13 +173,14 @@ impl Node {
 
     fn remove_image(&self, name: &str, force: bool, reply: Reply<RemovedImages>) {
         let images = self.tools.images.clone();
-        let in_use = match force {
-            true => BTreeSet::new(),
-            false => self.images_kept(),
-        };
+        let (in_use, running) = (self.images_kept(), self.images_running());
         let wanted = full_name(name);
         answer(reply, async move {
-            let removed = super::unblock(move || images.remove(&wanted, &in_use)).await;
+            let remove = move || match force {
+                true => images.remove_by_force(&wanted, &running),
+                false => images.remove(&wanted, &in_use),
+            };
+            let removed = super::unblock(remove).await;
             let removed = removed.map_err(|error| command_error(&error))?;
             Ok(RemovedImages {
                 untagged: removed.untagged,
@@ -388,47 +387,6 @@ impl Node {
         let waits: Vec<String> = waits.iter().map(ToString::to_string).collect();
         Ok(waits.join(", "))
     }
-
-    /// The names of images in the manifests of pods.
-    pub(super) fn images_named(&self) -> BTreeSet<String> {
-        let desired = self.state.desired.iter().flat_map(|d| d.pods.values());
-        let pods = self.state.pods.values().map(|pod| &pod.spec);
-        let names = desired.chain(pods).flat_map(|pod| pod.image_names());
-        names.map(ToString::to_string).gather()
-    }
-
-    /// The config digests of images that must stay: those in use, and those of bundles.
-    pub(super) fn images_kept(&self) -> BTreeSet<String> {
-        let mut kept = self.images_in_use();
-        kept.extend(self.bundles.images().map(str::to_owned));
-        kept
-    }
-
-    /// The config digests of images that containers run from or mount, or will.
-    pub(super) fn images_in_use(&self) -> BTreeSet<String> {
-        self.image_users().into_keys().gather()
-    }
-
-    /// The same with the containers that use them.
-    fn image_users(&self) -> Users {
-        let mut users = Users::new();
-        for pod in self.state.pods.values() {
-            for container in &pod.containers {
-                let user = ImageUser {
-                    namespace: pod.spec.key.namespace.to_string(),
-                    pod: pod.spec.key.name.to_string(),
-                    container: container.name.clone(),
-                };
-                for id in container.images() {
-                    let known = users.entry(id.to_owned()).or_default();
-                    if known.last() != Some(&user) {
-                        known.push(user.clone());
-                    }
-                }
-            }
-        }
-        users
-    }
 }
 
 /// Answers a client once the work is done, beside the loop.
@@ -561,12 +519,19 @@ fn row(image: Image, users: Vec<ImageUser>) -> ImageRow {
 fn command_error(error: &ImageError) -> CommandError {
     let kind = match error {
         ImageError::NotFound { .. } => CommandErrorKind::NotFound,
-        ImageError::InUse { .. } | ImageError::SeveralNames { .. } => CommandErrorKind::Conflict,
+        ImageError::InUse { .. } | ImageError::Running { .. } | ImageError::SeveralNames { .. } => {
+            CommandErrorKind::Conflict
+        }
         _ => CommandErrorKind::Failed,
     };
+    let message = crate::chain(error);
+    let hint = error.hint().filter(|_| kind == CommandErrorKind::Conflict);
     CommandError {
         kind,
-        message: crate::chain(error),
+        message: match hint {
+            Some(hint) => format!("{message}; {hint}"),
+            None => message,
+        },
     }
 }
 

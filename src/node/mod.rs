@@ -24,6 +24,7 @@ mod figures;
 mod garbage;
 mod hooks;
 mod host_paths;
+mod image_users;
 mod journal;
 mod kept;
 mod logging;

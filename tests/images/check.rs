@@ -13,14 +13,14 @@ fn two_images(room: &Room) -> ImageStore {
         .file("etc/shared", b"both")
         .tar();
     let own = Layer::default().file("own", b"one").tar();
-    let one = room.write("one.tar", &docker_archive(&[shared.clone(), own]));
-    let two = room.write("two.tar", &docker_archive(&[shared]));
-    for (archive, name) in [(one, "one:1"), (two, "two:1")] {
+    for (name, layers) in [("one", vec![shared.clone(), own]), ("two", vec![shared])] {
+        let config = config_json(arch(), &layers);
+        let archive = docker_archive_with(&config, &[&format!("{name}:1")], &layers);
         let options = coracle::images::ImportOptions {
-            name: Some(name.to_owned()),
             preloaded: true,
             ..Default::default()
         };
+        let archive = room.write(&format!("{name}.tar"), &archive);
         room.import_with(&archive, &options).unwrap();
     }
     room.open()

@@ -148,6 +148,28 @@ fn an_image_without_a_name_is_named_after_its_file() {
 }
 
 #[test]
+fn a_given_name_is_one_more_beside_those_in_the_archive() {
+    let room = Room::new("one-more");
+    let archive = docker_archive(&[Layer::default().file("a", b"a").tar()]);
+    let archive = room.write("a.tar", &archive);
+    for (given, names) in [
+        (
+            "acme/web:7",
+            &["docker.io/acme/web:7", "docker.io/library/test:1"][..],
+        ),
+        ("test:1", &["docker.io/library/test:1"]),
+    ] {
+        let options = coracle::images::ImportOptions {
+            name: Some(given.to_owned()),
+            ..Default::default()
+        };
+        let imported = room.import_with(&archive, &options).unwrap();
+        assert_eq!(imported[0].names, names, "{given}");
+    }
+    assert_eq!(room.open().list().unwrap()[0].names.len(), 2);
+}
+
+#[test]
 fn several_images_of_one_archive_share_layers_by_symlink() {
     let room = Room::new("several");
     let shared = Layer::default().file("shared", b"s").tar();

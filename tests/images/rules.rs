@@ -7,19 +7,15 @@ use coracle::images::{ImageError, ImportOptions, preload};
 
 fn two_images(room: &Room) -> (String, String) {
     let shared = Layer::default().file("shared", b"s").tar();
-    let one = docker_archive(&[shared.clone(), Layer::default().file("one", b"1").tar()]);
-    let two = docker_archive(&[shared, Layer::default().file("two", b"2").tar()]);
-    let named = |name: &str| ImportOptions {
-        name: Some(name.to_owned()),
-        ..Default::default()
+    let import = |name: &str, layers: &[Vec<u8>]| {
+        let config = config_json(arch(), layers);
+        let archive = docker_archive_with(&config, &[&format!("{name}:1")], layers);
+        let archive = room.write(&format!("{name}.tar"), &archive);
+        room.import(&archive).unwrap().remove(0).id
     };
-    let one = room
-        .import_with(&room.write("one.tar", &one), &named("one:1"))
-        .unwrap();
-    let two = room
-        .import_with(&room.write("two.tar", &two), &named("two:1"))
-        .unwrap();
-    (one[0].id.clone(), two[0].id.clone())
+    let one = [shared.clone(), Layer::default().file("one", b"1").tar()];
+    let two = [shared, Layer::default().file("two", b"2").tar()];
+    (import("one", &one), import("two", &two))
 }
 
 /// An archive of an image whose config has these fields.

@@ -208,13 +208,10 @@ fn without_recipes_every_file_has_all_that_belongs_to_it_all_the_same() {
 fn other_programs_read_what_is_saved() {
     let room = Room::new("saved-skopeo");
     room.image(&busybox(&room));
-    let layer = Layer::default().file("own", b"one").tar();
-    let options = coracle::images::ImportOptions {
-        name: Some("other:2".to_owned()),
-        ..Default::default()
-    };
-    room.import_with(&room.write("o.tar", &docker_archive(&[layer])), &options)
-        .unwrap();
+    let layers = [Layer::default().file("own", b"one").tar()];
+    let config = config_json(arch(), &layers);
+    let archive = docker_archive_with(&config, &["other:2"], &layers);
+    room.import(&room.write("o.tar", &archive)).unwrap();
     let names: Vec<String> = room
         .open()
         .list()

@@ -344,8 +344,18 @@ fn a_bundle_whose_images_were_removed_by_force_is_mended_and_keeps_its_former_ge
     site.apply_ok("one", &[]);
     site.apply_ok("two", &[]);
     site.wait_build("two");
-    agent.ok(&["image", "rm", "--force", &site.build_id("two")]);
-    end(agent, "moving");
+    let force = ["image", "rm", "--force", &site.build_id("two")];
+    // Not from below a container.
+    let refused = agent.cli(&force);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(
+        !refused.status.success() && said.contains("container `main` of pod `default/moving` runs"),
+        "{said}"
+    );
+    site.wait_build("two");
+    agent.ok(&["stop", "moving"]);
+    agent.ok(&force);
+    agent.ok(&["start", "--wait=false", "moving"]);
     agent.wait_pod("moving", |pod| {
         let message = main_status(pod)["state"]["waiting"]["message"].as_str();
         message.is_some_and(|message| message.contains("came with its bundle: apply that again"))

@@ -65,6 +65,21 @@ fn an_image_in_use_is_neither_removed_nor_pruned() {
     assert!(!refused.status.success(), "a container runs from it");
     agent.ok(&["image", "prune", "-a", "-f"]);
     assert!(agent.ok(&["image", "ls"]).contains("busybox"));
+    let id = agent.ok(&["image", "ls", "-q"]);
+    let refused = agent.cli(&["image", "rm", "-f", id.trim()]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(
+        !refused.status.success() && said.contains("`coracle stop POD`"),
+        "{said}"
+    );
+    // Its name may go: what runs from it keeps its files.
+    assert!(
+        agent
+            .ok(&["image", "rm", "-f", "busybox:test"])
+            .starts_with("untagged ")
+    );
+    agent.ok(&["exec", "a", "--", "ls", "/bin/busybox"]);
+    agent.ok(&["image", "tag", id.trim(), "busybox:test"]);
     agent.remove("a.yaml");
     agent.wait_gone("a");
     agent.ok(&["image", "rm", "busybox:test"]);

@@ -91,7 +91,7 @@ pub enum ImageCommand {
         /// Archives, or OCI layout directories; `-` is an archive on standard input
         #[arg(required = true)]
         paths: Vec<PathBuf>,
-        /// Name for an image that has none
+        /// One more name, beside those in the archive
         #[arg(long)]
         name: Option<String>,
     },
@@ -149,7 +149,7 @@ pub enum ImageCommand {
         /// Names or digests
         #[arg(required = true, value_parser = some_name)]
         names: Vec<String>,
-        /// Remove images even if containers use them
+        /// By ID, remove all names; also what bundles and pods that do not run need. What a container runs from stays
         #[arg(short, long)]
         force: bool,
     },
