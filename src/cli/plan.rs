@@ -109,7 +109,7 @@ fn show(file: &Value) -> String {
 }
 
 /// Returns the file that already defines the object this error is about.
-fn defined_by(error: &str) -> Option<&str> {
+pub(super) fn defined_by(error: &str) -> Option<&str> {
     let (_, other) = error.split_once(" is already defined by `")?;
     other.strip_suffix('`')
 }

@@ -247,6 +247,27 @@ fn add_conflicts(named: bool, reports: &mut [(Report, Documents)]) {
     }
 }
 
+/// What the other files of a directory define already of a manifest that is to be saved there under this path.
+pub(super) fn already_defined(path: &Path, bytes: &[u8]) -> Vec<String> {
+    let level = (PodSecurity::Privileged, false);
+    let folder = path.parent().unwrap_or(Path::new("."));
+    // What is not there or not read defines nothing.
+    let files = files(folder).unwrap_or_default();
+    let files = files.iter().filter(|file| *file != path);
+    let inputs: Vec<Input> = files.map(|file| Input::of(file)).collect();
+    let none = PriorityClasses::new();
+    let reports = inputs.iter().map(|input| check(level, input, &none));
+    let mut reports: Vec<(Report, Documents)> = reports.collect();
+    add_classes(level, &inputs, &mut reports);
+    let (_, new) = validated(level, &conflicts::name(path), bytes, &none);
+    let others: Vec<(&Path, &Documents)> = reports
+        .iter()
+        .filter(|(report, _)| report.errors.is_empty())
+        .map(|(report, defined)| (Path::new(&report.file), defined))
+        .collect();
+    conflicts(path, &new, &others)
+}
+
 pub(super) fn run(args: &ValidateArgs) -> Result<ExitCode> {
     let node = Node::of_this_machine();
     let level = (args.pod_security.unwrap_or(node.pod_security), args.strict);

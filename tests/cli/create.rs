@@ -140,6 +140,18 @@ fn content_of_files_and_literals_is_what_they_hold() {
         (&"1".into(), &"x=y".into())
     );
     assert_eq!(map["binaryData"]["r"], "//4=");
+    // Of a directory the regular files, as kubectl has it.
+    std::fs::create_dir(folder.join("sub")).unwrap();
+    std::fs::write(folder.join("sub/app.conf"), "other\n").unwrap();
+    std::os::unix::fs::symlink(folder.join("raw"), folder.join("link")).unwrap();
+    let at = format!("--from-file={at}");
+    let out = coracle(&["create", "configmap", "app", &at, "-o", "json"]);
+    let map: Value = serde_json::from_slice(&out.stdout).unwrap();
+    let keys: Vec<&String> = map["data"].as_object().unwrap().keys().collect();
+    assert_eq!(keys, ["app.conf", "app.env", "site.crt", "site.key"]);
+    assert_eq!(map["binaryData"].as_object().unwrap().len(), 1, "{map}");
+    let said = text(&out.stderr);
+    assert!(said.contains("/link` is left out"), "{said}");
     let line = "create secret docker-registry login --docker-server r.lan --docker-username u --docker-password p -o json";
     let secret: Value = serde_json::from_str(&made(line)).unwrap();
     assert_eq!(secret["type"], "kubernetes.io/dockerconfigjson");

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::super::args::CreateArgs;
 use super::super::error::{CliError, Result};
+use super::super::table::one_line;
 use super::{document, needed, pair};
 use crate::sys::file;
 use crate::types::InOrder;
@@ -117,7 +118,7 @@ fn add(content: &mut Content, key: &str, value: Vec<u8>) -> Result<()> {
     }
 }
 
-/// A file under its own name, or all files of a directory.
+/// A file under its own name, or all regular files of a directory: no links, as with kubectl.
 fn from_path(path: &Path, content: &mut Content) -> Result<()> {
     let name = |path: &Path| {
         let name = path.file_name().unwrap_or_default();
@@ -129,10 +130,18 @@ fn from_path(path: &Path, content: &mut Content) -> Result<()> {
     let failed = |error| unread(path).because(error);
     let mut files = Vec::new();
     for entry in path.read_dir().map_err(failed)? {
-        files.push(entry.map_err(failed)?.path());
+        let entry = entry.map_err(failed)?;
+        let kind = entry.file_type().map_err(failed)?;
+        if kind.is_file() {
+            files.push(entry.path());
+        } else if kind.is_symlink() {
+            let link = entry.path().display().to_string();
+            let link = one_line(&link);
+            eprintln!("warning: `{link}` is left out: it is a link; --from-file={link} takes it");
+        }
     }
     files.order();
-    for file in files.iter().filter(|file| file.is_file()) {
+    for file in &files {
         add(content, &name(file), read(file)?)?;
     }
     Ok(())

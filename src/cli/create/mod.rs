@@ -5,7 +5,7 @@ mod content;
 mod others;
 mod workload;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::args::{CreateArgs, CreateFormat, DryRun};
 use super::client::Client;
 use super::error::{CliError, Result};
-use super::{directories, put, validate};
+use super::{directories, plan, put, validate};
 use crate::spec::suggest;
 use crate::sys::file;
 
@@ -320,6 +320,7 @@ fn nowhere(client: &Client, kind: &Kind, name: &str) -> CliError {
 fn save(client: &Client, kind: &Kind, name: &str, text: &str) -> Result<PathBuf> {
     let folder = directories::find(client, (None, None, None)).manifests;
     let path = folder.join(file_name(kind, name));
+    check_free(client, &path, text)?;
     let failed = |error: std::io::Error| {
         let failed = CliError::new(format!("could not write `{}`", path.display()));
         match error.kind() {
@@ -334,6 +335,37 @@ fn save(client: &Client, kind: &Kind, name: &str, text: &str) -> Result<PathBuf>
     Ok(path)
 }
 
+/// Refuses what the agent would reject beside its other files, before anything is written: what a file defines already.
+fn check_free(client: &Client, path: &Path, text: &str) -> Result<()> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let asked = json!({ "items": [{ "name": name, "save_as": name, "text": text }] });
+    let errors = match client.json("POST", "/coracle/v1/plan", Some(&asked)) {
+        Ok(planned) => {
+            let files = planned["items"].as_array().into_iter().flatten();
+            let errors = files.flat_map(|file| file["errors"].as_array().into_iter().flatten());
+            errors
+                .filter_map(|e| e.as_str().map(str::to_owned))
+                .collect()
+        }
+        Err(_) => validate::already_defined(path, text.as_bytes()),
+    };
+    if errors.is_empty() {
+        return Ok(());
+    }
+    let refused = CliError::new(format!("`{}` is not written", path.display()));
+    let other = errors.iter().find_map(|error| plan::defined_by(error));
+    let refused = match other.map(|other| path.with_file_name(other)) {
+        Some(other) if other.exists() => refused.hint(format!(
+            "change it in `{}` (`coracle plan` says what that would do), or take another name",
+            other.display()
+        )),
+        // That of a bundle.
+        Some(_) => refused.hint("take another name"),
+        None => refused,
+    };
+    Err(errors.iter().fold(refused, |error, why| error.because(why)))
+}
+
 /// A manifest's head.
 fn document(version: &str, kind: &str, rest: Value) -> Value {
     let mut document = json!({ "apiVersion": version, "kind": kind, "metadata": {} });
@@ -341,4 +373,35 @@ fn document(version: &str, kind: &str, rest: Value) -> Value {
         document.extend(rest);
     }
     document
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_file_defines_already_is_refused_before_anything_is_written() {
+        let folder = std::env::temp_dir().join(format!("coracle-save-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let client = Client {
+            socket: "/nonexistent/coracle.sock".into(),
+        };
+        let map =
+            |name: &str| format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\n");
+        let free = |file: &str, name: &str| check_free(&client, &folder.join(file), &map(name));
+        assert_eq!(free("app-configmap.yaml", "app"), Ok(()));
+        std::fs::write(folder.join("all.yaml"), map("app")).unwrap();
+        std::fs::write(folder.join("broken.yaml"), "kind: [").unwrap();
+        let error = free("app-configmap.yaml", "app").unwrap_err();
+        let text = error.to_string();
+        let other = folder.join("all.yaml").display().to_string();
+        assert!(text.contains("is already defined by `all.yaml`"), "{text}");
+        assert!(text.contains(&format!("change it in `{other}`")), "{text}");
+        assert!(text.contains("another name"), "{text}");
+        assert_ne!(error.exit_code(), 0);
+        assert_eq!(free("other-configmap.yaml", "other"), Ok(()));
+        // The file itself is no other one: that it exists is said when it is written.
+        assert_eq!(free("all.yaml", "app"), Ok(()));
+        std::fs::remove_dir_all(folder).unwrap();
+    }
 }
