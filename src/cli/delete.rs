@@ -1,29 +1,25 @@
 //! `coracle delete pod`: requests deletion, then waits until that pod (by UID) is gone or started again.
 
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use super::args::{DeleteArgs, DryRun};
+use super::chosen::is_blank;
 use super::client::Client;
 use super::error::{CliError, Result};
 use super::similar::{nothing_in, with_hint};
 use super::{pod_path, put};
 use crate::api::encode;
+use crate::sys::clock;
+use crate::types::duration_ms;
 
 pub(super) fn run(client: &Client, args: &DeleteArgs) -> Result<ExitCode> {
     let ns = &args.namespace.namespace;
-    let names = match args.all {
-        true if !args.names()?.is_empty() => {
-            return Err(CliError::usage("either names or --all"));
-        }
-        true => all_names(client, ns)?,
-        false => args.names()?,
-    };
-    if names.is_empty() && !args.all {
-        return Err(CliError::usage("say which pods, or --all"));
-    }
+    let patience = patience(&args.timeout)?;
+    let names = chosen(client, args)?;
+    let wide = args.all || args.selector.is_some();
     if names.is_empty() {
         nothing_in(client, ns);
     }
@@ -53,6 +49,8 @@ pub(super) fn run(client: &Client, args: &DeleteArgs) -> Result<ExitCode> {
                     waiting.push((name.clone(), pod));
                 }
             }
+            // One of all may have gone meanwhile.
+            Err(error) if error.exit_code() == NOT_FOUND && (args.ignore_not_found || wide) => {}
             Err(error) => {
                 first_error.get_or_insert(error.exit_code());
                 eprintln!("{}", with_hint(client, error));
@@ -61,7 +59,8 @@ pub(super) fn run(client: &Client, args: &DeleteArgs) -> Result<ExitCode> {
     }
     if args.wait {
         for (name, pod) in waiting {
-            wait(client, ns, &name, &pod)?;
+            let end = patience.map(|patience| clock::now() + patience);
+            wait(client, ns, &name, &pod, end)?;
         }
     }
     Ok(first_error.map_or(ExitCode::SUCCESS, ExitCode::from))
@@ -77,8 +76,33 @@ fn grace(given: Option<u32>, force: bool, now: bool) -> Option<u32> {
     }
 }
 
-fn all_names(client: &Client, ns: &str) -> Result<Vec<String>> {
-    let list = client.get(&pod_path(ns, ""))?;
+/// How long to wait for each pod; `None`: as long as it takes, as with kubectl's zero.
+fn patience(text: &str) -> Result<Option<Duration>> {
+    let ms = duration_ms(text).ok_or_else(|| {
+        CliError::usage(format!("--timeout `{text}` is not a duration"))
+            .hint("write it as in 90s, 5m or 1h30m; 0 waits as long as it takes")
+    })?;
+    Ok((ms > 0).then(|| Duration::from_millis(ms)))
+}
+
+/// The pods that are named, or all of the namespace, or those with the labels.
+fn chosen(client: &Client, args: &DeleteArgs) -> Result<Vec<String>> {
+    let names = args.names()?;
+    let wide = args.all || args.selector.is_some();
+    // A shell variable that is not set must not choose all pods.
+    let blank = args.selector.as_deref().is_some_and(is_blank);
+    match (names.is_empty(), wide) {
+        (true, _) if blank || !wide => {
+            let error = CliError::usage("say which pods, or --all, or -l SELECTOR");
+            return Err(error);
+        }
+        (false, true) => return Err(CliError::usage("either names, or --all or -l")),
+        (false, false) => return Ok(names),
+        (true, _) => {}
+    }
+    let selector = encode(args.selector.as_deref().unwrap_or_default());
+    let path = pod_path(&args.namespace.namespace, "");
+    let list = client.get(&format!("{path}?labelSelector={selector}"))?;
     let items = list["items"].as_array().into_iter().flatten();
     Ok(items
         .filter_map(|p| p["metadata"]["name"].as_str().map(str::to_owned))
@@ -87,13 +111,25 @@ fn all_names(client: &Client, ns: &str) -> Result<Vec<String>> {
 
 /// Waits until the pod is gone or a new pod has its name. A UID set in the manifest stays the same; then the start time
 /// tells the two apart.
-fn wait(client: &Client, ns: &str, name: &str, before: &Value) -> Result<()> {
+fn wait(client: &Client, ns: &str, name: &str, before: &Value, end: Option<Instant>) -> Result<()> {
     let field = format!("metadata.name={name}");
-    let path = format!(
+    let mut path = format!(
         "{}?watch=true&fieldSelector={}",
         pod_path(ns, ""),
         encode(&field)
     );
+    let left = || end.map(|end| end.saturating_duration_since(clock::now()));
+    if let Some(left) = left() {
+        let seconds = left.as_millis().div_ceil(1000).max(1);
+        path += &format!("&timeoutSeconds={seconds}");
+    }
+    let check = || match left().is_some_and(|left| left.is_zero()) {
+        true => Err(CliError::new(format!(
+            "timed out waiting for the condition on pods/{name}"
+        ))
+        .hint("it is deleted, and stops: `coracle describe pod` shows how far it is")),
+        false => Ok(()),
+    };
     let mut seen = false;
     let mut has_stopped = |pod: &Value| {
         let deleting = !pod["metadata"]["deletionTimestamp"].is_null();
@@ -107,7 +143,10 @@ fn wait(client: &Client, ns: &str, name: &str, before: &Value) -> Result<()> {
         Err(error) if error.is_busy() => loop {
             match client.get(&pod_path(ns, name)) {
                 Ok(pod) if has_stopped(&pod) => return Ok(()),
-                Ok(_) => std::thread::sleep(AGAIN),
+                Ok(_) => {
+                    check()?;
+                    std::thread::sleep(AGAIN);
+                }
                 Err(error) if error.exit_code() == NOT_FOUND => return Ok(()),
                 Err(error) => return Err(error),
             }
@@ -128,7 +167,7 @@ fn wait(client: &Client, ns: &str, name: &str, before: &Value) -> Result<()> {
             return Ok(());
         }
     }
-    Ok(())
+    check()
 }
 
 /// Poll interval where a watch is not possible.
@@ -149,7 +188,45 @@ fn is_new_run(before: &Value, now: &Value) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
+    use super::super::args::{Cli, Command};
     use super::*;
+
+    #[test]
+    fn what_is_deleted_is_said_in_one_way() {
+        let client = Client {
+            socket: "/nonexistent/coracle.sock".into(),
+        };
+        for (line, words) in [
+            ("pod", "say which pods, or --all, or -l"),
+            ("pod -l=", "say which pods"),
+            ("pods -l a=b", "could not reach the agent"),
+            ("pods --all", "could not reach the agent"),
+            ("pod web -l a=b", "either names"),
+            ("pod web --all", "either names"),
+            (
+                "pod web --timeout soon",
+                "--timeout `soon` is not a duration",
+            ),
+            ("deployment -l a=b", "a deployment goes with its file"),
+            ("svc/web", "a service goes with its file"),
+            ("configmap web", "a configmap goes with its file"),
+            ("node box", "there is nothing of kind `node` here"),
+        ] {
+            let words_of = ["coracle", "delete"].into_iter().chain(line.split(' '));
+            let Command::Delete(args) = Cli::try_parse_from(words_of).unwrap().command else {
+                panic!("it is `delete`");
+            };
+            let found = patience(&args.timeout).and_then(|_| chosen(&client, &args));
+            let error = found.unwrap_err().to_string();
+            assert!(error.contains(words), "{line}: {error}");
+        }
+        let both = ["coracle", "delete", "pod", "--all", "-l", "a=b"];
+        assert!(Cli::try_parse_from(both).is_err());
+        assert_eq!(patience("0").unwrap(), None);
+        assert_eq!(patience("90s").unwrap(), Some(Duration::from_secs(90)));
+    }
 
     #[test]
     fn a_zero_grace_period_requires_force() {

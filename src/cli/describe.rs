@@ -1,4 +1,4 @@
-//! `coracle describe pod`: laid out as kubectl's, plus the state of the manifest file.
+//! `coracle describe`, and what it says of pods: laid out as kubectl's, plus the state of the manifest file.
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -11,60 +11,132 @@ use super::args::{DescribeArgs, DescribeResource};
 use super::client::Client;
 use super::describe_container::containers;
 use super::error::{CliError, Result};
+use super::similar::nothing_in;
 use super::table::{Table, one_line};
-use super::target::targets;
-use super::{describe_cgroups, pod_path, put};
+use super::target::{Targets, targets};
+use super::{describe_cgroups, get, pod_path, put};
 use crate::api::{FileStatus, encode, event_columns};
 use crate::spec::{ephemeral, read_object};
 use crate::sys::clock;
 
 pub(super) fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode> {
-    for (index, (kind, names)) in targets(&args.what)?.iter().enumerate() {
-        if index > 0 {
-            put(b"\n\n")?;
+    let asked = targets::<DescribeResource>(&args.what)?;
+    check(args, &asked)?;
+    let mut shown = Shown::default();
+    for (kind, names) in &asked {
+        if !names.is_empty() {
+            shown.gap(args)?;
+            let namespace = &args.namespace.namespace;
+            describe(client, args, *kind, (namespace, names))?;
+            continue;
         }
-        let ns = &args.namespace.namespace;
-        match kind {
-            DescribeResource::Pod if args.output.is_some() && !names.is_empty() => {
-                pods(client, args, names)?;
+        for (namespace, name) in all(client, args, *kind)? {
+            shown.gap(args)?;
+            match describe(client, args, *kind, (&namespace, &[name])) {
+                // It has gone meanwhile.
+                Err(error) if error.missing().is_some() => {}
+                done => done?,
             }
-            _ if args.output.is_some() => {
-                return Err(CliError::usage("-o is for pods only")
-                    .hint("`coracle get` shows other objects with -o json"));
-            }
-            DescribeResource::Node => super::describe_node::run(client, names)?,
-            _ if names.is_empty() => {
-                return Err(CliError::usage("name the object to describe"));
-            }
-            DescribeResource::ConfigMap
-            | DescribeResource::Secret
-            | DescribeResource::ServiceAccount
-            | DescribeResource::Namespace => {
-                super::describe_configuration::run(client, *kind, ns, names)?;
-            }
-            DescribeResource::Claim | DescribeResource::Volume => {
-                super::describe_claim::run(client, *kind, ns, names)?;
-            }
-            DescribeResource::Deployment
-            | DescribeResource::StatefulSet
-            | DescribeResource::DaemonSet
-            | DescribeResource::ReplicaSet
-            | DescribeResource::ReplicationController
-            | DescribeResource::Job
-            | DescribeResource::CronJob => {
-                if let Some(of) = kind.workload() {
-                    super::describe_workload::run(client, of, ns, names)?;
-                }
-            }
-            DescribeResource::Service => super::describe_service::run(client, ns, names)?,
-            DescribeResource::Pod => pods(client, args, names)?,
         }
+    }
+    match (shown.any, args.all_namespaces) {
+        (true, _) => {}
+        (false, true) => eprintln!("No resources found."),
+        (false, false) => nothing_in(client, &args.namespace.namespace),
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn pods(client: &Client, args: &DescribeArgs, names: &[String]) -> Result<()> {
-    let ns = &args.namespace.namespace;
+/// Refuses names together with what chooses objects in another way, and JSON of other objects than pods.
+fn check(args: &DescribeArgs, asked: &Targets<DescribeResource>) -> Result<()> {
+    let named = asked.iter().any(|(_, names)| !names.is_empty());
+    if named && args.selector.is_some() {
+        let error = "a name cannot be provided when a selector is specified";
+        return Err(CliError::usage(error));
+    }
+    if named && args.all_namespaces {
+        let error = "a resource cannot be retrieved by name across all namespaces";
+        return Err(CliError::usage(error));
+    }
+    let other = |(kind, _): &(DescribeResource, Vec<String>)| *kind != DescribeResource::Pod;
+    match args.output.is_some() && asked.iter().any(other) {
+        true => Err(CliError::usage("-o is for pods only")
+            .hint("`coracle get` shows other objects with -o json")),
+        false => Ok(()),
+    }
+}
+
+/// What was printed so far.
+#[derive(Debug, Default)]
+struct Shown {
+    any: bool,
+}
+
+impl Shown {
+    /// Separates what follows from what was printed before. Each line of JSON is by itself.
+    fn gap(&mut self, args: &DescribeArgs) -> Result<()> {
+        match std::mem::replace(&mut self.any, true) && args.output.is_none() {
+            true => put(b"\n\n"),
+            false => Ok(()),
+        }
+    }
+}
+
+/// The namespaces and names of all objects of a kind that are asked for.
+fn all(
+    client: &Client,
+    args: &DescribeArgs,
+    kind: DescribeResource,
+) -> Result<Vec<(String, String)>> {
+    let Some(resource) = kind.listed() else {
+        return Err(CliError::usage("name the object to describe"));
+    };
+    let namespace = Some(&*args.namespace.namespace).filter(|_| !args.all_namespaces);
+    let selector = encode(args.selector.as_deref().unwrap_or_default());
+    let path = get::collection(resource, namespace);
+    let list = client.get(&format!("{path}?labelSelector={selector}"))?;
+    let items = list["items"].as_array().into_iter().flatten();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    Ok(items
+        .map(|item| &item["metadata"])
+        .map(|metadata| (text(&metadata["namespace"]), text(&metadata["name"])))
+        .collect())
+}
+
+/// Describes objects of one kind.
+fn describe(
+    client: &Client,
+    args: &DescribeArgs,
+    kind: DescribeResource,
+    (ns, names): (&str, &[String]),
+) -> Result<()> {
+    match kind {
+        DescribeResource::Node => super::describe_node::run(client, names),
+        DescribeResource::ConfigMap
+        | DescribeResource::Secret
+        | DescribeResource::ServiceAccount
+        | DescribeResource::Namespace => {
+            super::describe_configuration::run(client, kind, ns, names)
+        }
+        DescribeResource::Claim | DescribeResource::Volume => {
+            super::describe_claim::run(client, kind, ns, names)
+        }
+        DescribeResource::Deployment
+        | DescribeResource::StatefulSet
+        | DescribeResource::DaemonSet
+        | DescribeResource::ReplicaSet
+        | DescribeResource::ReplicationController
+        | DescribeResource::Job
+        | DescribeResource::CronJob => match kind.workload() {
+            Some(of) => super::describe_workload::run(client, of, ns, names),
+            None => Ok(()),
+        },
+        DescribeResource::Service => super::describe_service::run(client, ns, names),
+        DescribeResource::Pod => pods(client, args.output.is_some(), ns, names),
+    }
+}
+
+fn pods(client: &Client, as_json: bool, ns: &str, names: &[String]) -> Result<()> {
     for (index, name) in names.iter().enumerate() {
         let pod = client.get(&pod_path(ns, name))?;
         // Includes events of earlier pods of that name: users ask why one was evicted when the next one already runs.
@@ -77,7 +149,7 @@ fn pods(client: &Client, args: &DescribeArgs, names: &[String]) -> Result<()> {
         let events = client.get(&path)?;
         let files = client.get("/coracle/v1/files")?;
         let cgroups = describe_cgroups::ask(client, ns, name)?;
-        if args.output.is_some() {
+        if as_json {
             let all = json!({ "pod": pod, "events": events["items"], "files": files["items"],
                               "cgroups": cgroups["items"] });
             put(format!("{all}\n").as_bytes())?;
@@ -373,7 +445,40 @@ fn event_table(page: &mut Page, events: &[Value]) {
 
 #[cfg(test)]
 mod tests {
+    use clap::{Parser as _, ValueEnum as _};
+
+    use super::super::args::{Cli, Command};
     use super::*;
+
+    #[test]
+    fn names_are_not_mixed_with_selectors() {
+        let client = Client {
+            socket: "/nonexistent/coracle.sock".into(),
+        };
+        for (line, words) in [
+            ("pod web -l a=b", "selector is specified"),
+            ("pod/web -A", "across all namespaces"),
+            ("pods,svc -o json", "-o is for pods only"),
+            ("pods", "could not reach the agent"),
+            ("pods -l a=b -A", "could not reach the agent"),
+            ("deployments -n shop", "could not reach the agent"),
+            ("pods -o json", "could not reach the agent"),
+        ] {
+            let line_of = ["coracle", "describe"].into_iter().chain(line.split(' '));
+            let Command::Describe(args) = Cli::try_parse_from(line_of).unwrap().command else {
+                panic!("it is `describe`");
+            };
+            let error = run(&client, &args).unwrap_err().to_string();
+            assert!(error.contains(words), "{line}: {error}");
+        }
+    }
+
+    #[test]
+    fn every_kind_can_be_listed() {
+        for kind in DescribeResource::value_variants() {
+            assert!(kind.listed().is_some(), "{kind:?}");
+        }
+    }
 
     #[test]
     fn a_manifests_name_cannot_add_lines_to_the_page() {

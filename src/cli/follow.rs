@@ -1,4 +1,4 @@
-//! `coracle logs -f` of a selector, or of a document that stands for pods: pods come and go, and their logs with them.
+//! `coracle logs -f` of a selector, or of a document or service that has pods: pods come and go, and their logs with them.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -10,11 +10,11 @@ use serde_json::Value;
 use super::args::LogsArgs;
 use super::client::Client;
 use super::container;
-use super::error::{CliError, Result};
+use super::error::Result;
 use super::logs::{self, Stream};
 use super::pod_path;
 use super::similar::nothing_in;
-use super::target::{self, first_ready, pods_of, workload_path};
+use super::target::{self, Source, first_ready};
 use crate::api::encode;
 use crate::spec::WorkloadKind;
 
@@ -29,12 +29,8 @@ const MAX_NOTES: usize = 64;
 pub(super) enum Whose<'a> {
     /// Of all pods with these labels.
     Selected(&'a str),
-    /// Of a document's pods: of all, or of one after the other.
-    Of {
-        kind: WorkloadKind,
-        name: &'a str,
-        all: bool,
-    },
+    /// Of the pods of a document or a service: of all, or of one after the other.
+    Of { source: Source<'a>, all: bool },
 }
 
 /// What happens while logs are followed.
@@ -51,9 +47,9 @@ impl<'a> Whose<'a> {
         if let Some(selector) = &args.selector {
             return Some(Self::Selected(selector));
         }
-        let (kind, name) = target::owner(args.pod.as_deref()?)?;
+        let source = Source::of(args.pod.as_deref()?)?;
         let all = args.all_pods;
-        Some(Self::Of { kind, name, all })
+        Some(Self::Of { source, all })
     }
 
     fn is_one(self) -> bool {
@@ -71,21 +67,18 @@ impl<'a> Whose<'a> {
 
     /// Its pods, and whether others may come when these are gone.
     fn pods(self, client: &Client, namespace: &str) -> Result<(Vec<Value>, bool)> {
-        let list = |path: &str| client.get(path);
         match self {
             Self::Selected(_) => {
-                let mut found = list(&self.path(namespace))?;
+                let mut found = client.get(&self.path(namespace))?;
                 let pods = match found["items"].take() {
                     Value::Array(pods) => pods,
                     _ => Vec::new(),
                 };
                 Ok((pods, false))
             }
-            Self::Of { kind, name, .. } => {
-                let owner = client.get(&workload_path(kind, namespace, name))?;
-                let found = list(&self.path(namespace))?;
-                let pods = pods_of(&owner, &found).cloned().collect();
-                Ok((pods, kind != WorkloadKind::Job))
+            Self::Of { source, .. } => {
+                let ends = matches!(source, Source::Workload(WorkloadKind::Job, _));
+                Ok((source.pods(client, namespace)?, !ends))
             }
         }
     }
@@ -139,8 +132,7 @@ fn check(client: &Client, args: &LogsArgs, whose: Whose<'_>, pods: &[Value]) -> 
     match (pods.is_empty(), whose) {
         (true, Whose::Of { all: false, .. }) => {
             let text = args.pod.as_deref().unwrap_or_default();
-            return Err(CliError::new(format!("{text} has no pods"))
-                .hint(format!("`coracle describe {text}` shows why")));
+            return Err(target::no_pods(text));
         }
         (true, _) => nothing_in(client, &args.namespace.namespace),
         (false, _) => {}

@@ -12,7 +12,7 @@ use super::container;
 use super::error::{CliError, Result};
 use super::follow::{self, Whose};
 use super::similar::nothing_in;
-use super::target::{self, pod_of, pods_of, workload_path};
+use super::target::{Source, pod_of};
 use super::{pod_path, put};
 use crate::api::encode;
 
@@ -31,6 +31,16 @@ pub(super) struct Stream {
 }
 
 pub(super) fn run(client: &Client, args: &LogsArgs) -> Result<ExitCode> {
+    let plain = inline(args)?;
+    print(client, &plain).map_err(|error| match &args.inline[..] {
+        [name] if error.to_string().contains(&format!("container \"{name}\"")) => {
+            error.hint(format!("`{name}` is taken for a container, as with -c"))
+        }
+        _ => error,
+    })
+}
+
+fn print(client: &Client, args: &LogsArgs) -> Result<ExitCode> {
     if let Some(whose) = Whose::of(args).filter(|_| args.follow && !args.previous) {
         return follow::follow(client, args, whose);
     }
@@ -48,6 +58,31 @@ pub(super) fn run(client: &Client, args: &LogsArgs) -> Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+/// The arguments with the container behind the pod as that of `-c`, as kubectl has it: `logs POD CONTAINER`.
+fn inline(args: &LogsArgs) -> Result<LogsArgs> {
+    let mut plain = args.clone();
+    let [container] = &args.inline[..] else {
+        return match args.inline.is_empty() {
+            true => Ok(plain),
+            false => Err(
+                CliError::usage("logs of one pod, and of one of its containers (-c)").hint(
+                    "`-l SELECTOR`, or KIND/NAME with `--all-pods`, prints those of several pods",
+                ),
+            ),
+        };
+    };
+    if args.container.is_some() {
+        let error = format!("`{container}` behind the pod is a container, and -c names another");
+        return Err(CliError::usage(error).hint("name the container once"));
+    }
+    if args.all_containers {
+        let error = format!("either the container `{container}`, as with -c, or --all-containers");
+        return Err(CliError::usage(error));
+    }
+    plain.container = Some(container.clone());
+    Ok(plain)
 }
 
 pub(super) fn too_many(wanted: usize, most: usize) -> CliError {
@@ -68,20 +103,17 @@ pub(super) fn tolerate(result: Result<()>, ignore: bool) -> Result<()> {
     }
 }
 
-/// The logs that are asked for: of one pod, of all pods of a workload, or of all that a selector selects.
+/// The logs that are asked for: of one pod, of all pods of a workload or service, or of all that a selector selects.
 fn streams(client: &Client, args: &LogsArgs, options: &str) -> Result<Vec<Stream>> {
     let namespace = &args.namespace.namespace;
     let all = pod_path(namespace, "");
     let owner = args.pod.as_deref().filter(|_| args.all_pods);
-    let pods: Vec<Value> = match (&args.selector, owner.map(target::owner)) {
+    let pods: Vec<Value> = match (&args.selector, owner.map(Source::of)) {
         (Some(selector), _) => {
             let found = client.get(&format!("{all}?labelSelector={}", encode(selector)))?;
             found["items"].as_array().cloned().unwrap_or_default()
         }
-        (None, Some(Some((kind, name)))) => {
-            let owner = client.get(&workload_path(kind, namespace, name))?;
-            pods_of(&owner, &client.get(&all)?).cloned().collect()
-        }
+        (None, Some(Some(source))) => source.pods(client, namespace)?,
         (None, Some(None) | None) => {
             let pod = args.pod.as_deref().unwrap_or_default();
             let pod = pod_of(client, namespace, pod)?;
@@ -263,6 +295,36 @@ mod tests {
             };
             assert_eq!(super::options(&args).ok().as_deref(), expected, "{words:?}");
         }
+    }
+
+    #[test]
+    fn the_word_behind_the_pod_is_its_container() {
+        for (line, expected) in [
+            ("web", Ok(None)),
+            ("web app", Ok(Some("app"))),
+            ("deployment/web app -f", Ok(Some("app"))),
+            ("web -c app", Ok(Some("app"))),
+            ("web app -c app", Err("-c names another")),
+            ("web app --all-containers", Err("--all-containers")),
+            ("web db api", Err("(-c)")),
+        ] {
+            let line = ["coracle", "logs"].into_iter().chain(line.split(' '));
+            let line: Vec<&str> = line.collect();
+            let Command::Logs(args) = Cli::try_parse_from(&line).unwrap().command else {
+                panic!("it is `logs`");
+            };
+            match (super::inline(&args), expected) {
+                (Ok(plain), Ok(expected)) => {
+                    assert_eq!(plain.container.as_deref(), expected, "{line:?}");
+                }
+                (Err(error), Err(words)) => {
+                    assert!(error.to_string().contains(words), "{line:?}: {error}");
+                    assert_eq!(error.exit_code(), 2);
+                }
+                (found, _) => panic!("{line:?}: {found:?}"),
+            }
+        }
+        assert!(Cli::try_parse_from(["coracle", "logs", "-l", "a=b", "web", "app"]).is_err());
     }
 
     #[test]

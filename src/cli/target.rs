@@ -113,29 +113,114 @@ pub(super) fn pod_or_owner(text: &str) -> std::result::Result<String, String> {
     }
 }
 
-/// The kind and name of a document that stands for pods.
-pub(super) fn owner(text: &str) -> Option<(WorkloadKind, &str)> {
-    let (kind, name) = text.split_once('/')?;
-    let resource: Resource = known(kind)?;
-    let kind = resource.workload().filter(|_| !name.is_empty())?;
-    Some((kind, name))
+/// Parses a pod's name, or the kind and name of what has pods: a [`Source`]; for clap. See [`pod_of`].
+pub(super) fn pod_or_source(text: &str) -> std::result::Result<String, String> {
+    match Source::of(text) {
+        Some(_) => Ok(text.to_owned()),
+        None => named(text, &["pod", "pods", "po"], "a pod").map_err(|error| match text {
+            "" => error,
+            _ => "NAME or pod/NAME, deployment/NAME or the like, service/NAME".to_owned(),
+        }),
+    }
 }
 
-/// The pod that is meant: of a Deployment or the like the first that is ready, or else the first.
+/// The kind and name of a document that stands for pods.
+pub(super) fn owner(text: &str) -> Option<(WorkloadKind, &str)> {
+    match Source::of(text)? {
+        Source::Workload(kind, name) => Some((kind, name)),
+        Source::Service(_) => None,
+    }
+}
+
+/// What has pods: a document that they are made from, or a service that selects them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Source<'a> {
+    Workload(WorkloadKind, &'a str),
+    Service(&'a str),
+}
+
+impl<'a> Source<'a> {
+    /// Of `deployment/NAME`, `svc/NAME` and the like.
+    pub(super) fn of(text: &'a str) -> Option<Self> {
+        let (kind, name) = text.split_once('/').filter(|(_, name)| !name.is_empty())?;
+        match known::<Resource>(kind)? {
+            Resource::Services => Some(Self::Service(name)),
+            other => Some(Self::Workload(other.workload()?, name)),
+        }
+    }
+
+    /// The path of its object.
+    pub(super) fn path(self, namespace: &str) -> String {
+        match self {
+            Self::Workload(kind, name) => workload_path(kind, namespace, name),
+            Self::Service(name) => {
+                let (namespace, name) = (encode(namespace), encode(name));
+                format!("/api/v1/namespaces/{namespace}/services/{name}")
+            }
+        }
+    }
+
+    /// Its pods.
+    pub(super) fn pods(self, client: &Client, namespace: &str) -> Result<Vec<Value>> {
+        let object = client.get(&self.path(namespace))?;
+        match self {
+            Self::Workload(..) => {
+                let pods = client.get(&pod_path(namespace, ""))?;
+                Ok(pods_of(&object, &pods).cloned().collect())
+            }
+            Self::Service(_) => pods_behind(client, namespace, &object),
+        }
+    }
+}
+
+/// The pods that a service selects.
+pub(super) fn pods_behind(client: &Client, namespace: &str, service: &Value) -> Result<Vec<Value>> {
+    let path = format!(
+        "{}?labelSelector={}",
+        pod_path(namespace, ""),
+        encode(&selector_of(service)?)
+    );
+    let mut pods = client.get(&path)?;
+    match pods["items"].take() {
+        Value::Array(pods) => Ok(pods),
+        _ => Ok(Vec::new()),
+    }
+}
+
+/// A service's selector, as requests have it.
+fn selector_of(service: &Value) -> Result<String> {
+    let selector = service["spec"]["selector"].as_object();
+    let Some(selector) = selector.filter(|selector| !selector.is_empty()) else {
+        let name = service["metadata"]["name"].as_str().unwrap_or_default();
+        let error = CliError::new(format!(
+            "service {name} has no selector: it leads to no pod"
+        ));
+        return Err(error.hint("name the pod"));
+    };
+    let pair =
+        |(key, value): (&String, &Value)| format!("{key}={}", value.as_str().unwrap_or_default());
+    Ok(selector.iter().map(pair).collect::<Vec<_>>().join(","))
+}
+
+/// The pod that is meant: of a Deployment, a service or the like the first that is ready, or else the first.
 pub(super) fn pod_of(client: &Client, namespace: &str, text: &str) -> Result<String> {
-    let Some((kind, name)) = owner(text) else {
+    let Some(source) = Source::of(text) else {
         return Ok(text.to_owned());
     };
-    let owner = client.get(&workload_path(kind, namespace, name))?;
-    let pods = client.get(&pod_path(namespace, ""))?;
-    let Some((first, count)) = first_ready(pods_of(&owner, &pods)) else {
-        return Err(CliError::new(format!("{text} has no pods"))
-            .hint(format!("`coracle describe {text}` shows why")));
+    let pods = source.pods(client, namespace)?;
+    let Some((first, count)) = first_ready(pods.iter()) else {
+        return Err(no_pods(text));
     };
     if count > 1 {
         eprintln!("Found {count} pods, using pod/{first}");
     }
     Ok(first)
+}
+
+/// The error of a KIND/NAME without pods.
+pub(super) fn no_pods(text: &str) -> CliError {
+    CliError::new(format!("{text} has no pods"))
+        .hint(format!("`coracle describe {text}` shows why"))
 }
 
 /// The name of the first of these pods, ready ones before others, and their number. Pods that are going away do not
@@ -256,6 +341,48 @@ mod tests {
             let error = targets::<Resource>(&words_of).expect_err(line);
             assert!(error.to_string().contains(words), "{line}: {error}");
             assert_eq!(error.exit_code(), 2);
+        }
+    }
+
+    #[test]
+    fn what_has_pods_is_a_document_or_a_service() {
+        use WorkloadKind::Deployment;
+        for (text, expected) in [
+            ("deploy/web", Some(Source::Workload(Deployment, "web"))),
+            ("svc/web", Some(Source::Service("web"))),
+            ("Service/web", Some(Source::Service("web"))),
+            ("svc/", None),
+            ("configmap/web", None),
+            ("web", None),
+        ] {
+            assert_eq!(Source::of(text), expected, "{text}");
+        }
+        for (text, wanted) in [
+            ("svc/web", Ok("svc/web")),
+            ("pod/web", Ok("web")),
+            ("web", Ok("web")),
+            ("", Err("may not be empty")),
+            ("configmap/web", Err("service/NAME")),
+        ] {
+            match (pod_or_source(text), wanted) {
+                (Ok(found), Ok(wanted)) => assert_eq!(found, wanted, "{text}"),
+                (Err(error), Err(wanted)) => assert!(error.contains(wanted), "{text}: {error}"),
+                (found, _) => panic!("{text}: {found:?}"),
+            }
+        }
+        // Commands that act on all pods of a document do not take services.
+        assert!(pod_or_owner("svc/web").is_err() && owner("svc/web").is_none());
+    }
+
+    #[test]
+    fn a_service_without_a_selector_leads_to_no_pod() {
+        use serde_json::json;
+        let named = |spec: Value| json!({ "metadata": { "name": "web" }, "spec": spec });
+        let both = named(json!({ "selector": { "app": "web", "tier": "front" } }));
+        assert_eq!(selector_of(&both).as_deref(), Ok("app=web,tier=front"));
+        for spec in [json!({}), json!({ "selector": {} })] {
+            let error = selector_of(&named(spec)).unwrap_err().to_string();
+            assert!(error.contains("service web has no selector"), "{error}");
         }
     }
 

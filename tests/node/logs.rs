@@ -223,3 +223,76 @@ fn without_a_container_the_first_is_meant_or_that_of_kubectls_annotation() {
         "/tmp/of-second",
     ]);
 }
+
+/// A service of those pods.
+const FRONT: &str = "apiVersion: v1
+kind: Service
+metadata: {name: front}
+spec: {clusterIP: None, selector: {app: web}, ports: [{port: 80}]}
+";
+
+#[test]
+fn services_and_selectors_stand_for_pods_and_a_second_word_for_a_container() {
+    let agent = Agent::start();
+    agent.write("web.yaml", WEB);
+    agent.write("front.yaml", FRONT);
+    wait(&agent, "deployment/web", "condition=Available");
+    let web = pods(&agent, "app=web");
+    for pod in &web {
+        follow_until(&agent, &["logs", "-f", pod, "two"], "two");
+    }
+    for target in [&web[0], "deployment/web", "svc/front"] {
+        let said = agent.ok(&["logs", target, "two", "--tail", "1"]);
+        assert_eq!(said, "two\n", "{target}");
+    }
+    let all = agent.ok(&["logs", "service/front", "--all-pods", "-c", "two"]);
+    assert_eq!(all.lines().count(), 2, "{all}");
+    follow_until(&agent, &["logs", "-f", "svc/front", "two"], "two");
+    let name = agent.ok(&["exec", "svc/front", "-c", "one", "--", "hostname"]);
+    assert!(web.contains(&format!("pod/{}", name.trim())), "{name}");
+    let absent = agent.cli(&["logs", &web[0], "absent"]);
+    let said = String::from_utf8_lossy(&absent.stderr);
+    assert!(
+        !absent.status.success() && said.contains("as with -c"),
+        "{said}"
+    );
+
+    let described = |args: &[&str]| {
+        let text = agent.ok(&[&["describe"], args].concat());
+        let names = text.lines().filter(|line| line.starts_with("Name: "));
+        names.count()
+    };
+    assert_eq!(described(&["pods", "-l", "app=web"]), 2);
+    assert_eq!(described(&["pods,svc", "-A"]), 3);
+    assert_eq!(described(&["pods", "-l", "app=other"]), 0);
+
+    let delete = |args: &[&str]| agent.cli(&[&["delete", "pods"], args].concat());
+    assert!(delete(&["none", "--ignore-not-found"]).status.success());
+    assert_eq!(delete(&["none"]).status.code(), Some(3));
+    let late = delete(&[&web[0][4..], "--grace-period=10", "--timeout=1s"]);
+    let said = String::from_utf8_lossy(&late.stderr);
+    assert_eq!(late.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("timed out waiting for the condition on pods/"),
+        "{said}"
+    );
+    let done = delete(&["-l", "app=web", "--timeout", "60s"]);
+    let said = String::from_utf8_lossy(&done.stdout).into_owned();
+    assert!(done.status.success(), "{said}");
+    assert_eq!(said.matches(" deleted").count(), 2, "{said}");
+}
+
+#[test]
+fn what_a_file_defines_already_is_not_saved_again() {
+    let agent = Agent::start();
+    let map = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: app}\n";
+    agent.write("all.yaml", map);
+    agent.ok(&["wait", "configmap/app", "--for=create", "--timeout=60s"]);
+    let refused = agent.cli(&["create", "configmap", "app", "--save"]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(1), "{said}");
+    assert!(said.contains("is already defined by `all.yaml`"), "{said}");
+    assert!(!agent.root.join("manifests/app-configmap.yaml").exists());
+    agent.ok(&["create", "configmap", "other", "--save"]);
+    agent.ok(&["wait", "configmap/other", "--for=create", "--timeout=60s"]);
+}

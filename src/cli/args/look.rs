@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::super::target::{node_name, pod_name, pod_or_owner};
+use super::super::target::{node_name, pod_name, pod_or_source, some_name};
 use super::{JsonOnly, NamespaceArgs};
 use crate::spec::WorkloadKind;
 
@@ -173,6 +173,33 @@ pub enum Resource {
 }
 
 impl Resource {
+    /// Whether manifests have documents of this kind, beside pods.
+    pub(in crate::cli) fn is_document(self) -> bool {
+        match self {
+            Self::Pods
+            | Self::Endpoints
+            | Self::Nodes
+            | Self::Events
+            | Self::Images
+            | Self::Files
+            | Self::Volumes => false,
+            Self::Services
+            | Self::ConfigMaps
+            | Self::Secrets
+            | Self::ServiceAccounts
+            | Self::Namespaces
+            | Self::Claims
+            | Self::PriorityClasses
+            | Self::Deployments
+            | Self::StatefulSets
+            | Self::DaemonSets
+            | Self::ReplicaSets
+            | Self::ReplicationControllers
+            | Self::Jobs
+            | Self::CronJobs => true,
+        }
+    }
+
     /// The kind of document, if it is one that stands for pods.
     pub fn workload(self) -> Option<WorkloadKind> {
         match self {
@@ -191,13 +218,18 @@ impl Resource {
 /// `coracle describe`.
 #[derive(Debug, Clone, Args)]
 pub struct DescribeArgs {
-    /// `pod`, `deployment`, `statefulset`, `daemonset`, `replicaset`, `service`, `configmap`, `secret`, `serviceaccount`, `namespace` or `node`, and names (optional for the node); or
-    /// KIND/NAME
-    #[arg(required = true, value_name = "KIND NAME... | KIND/NAME")]
+    /// `pod`, `deployment`, `statefulset`, `daemonset`, `replicaset`, `service`, `configmap`, `secret`, `serviceaccount`, `namespace` or `node`, and names (else all); or KIND/NAME
+    #[arg(required = true, value_name = "KIND [NAME]... | KIND/NAME")]
     pub what: Vec<String>,
+    /// Filter by label selector, e.g. app=web,tier!=db
+    #[arg(short = 'l', long)]
+    pub selector: Option<String>,
     /// Namespace
     #[command(flatten)]
     pub namespace: NamespaceArgs,
+    /// All namespaces
+    #[arg(short = 'A', long)]
+    pub all_namespaces: bool,
     /// Print pods as JSON, with their events, files and cgroup values
     #[arg(short, long, value_name = "FORMAT")]
     pub output: Option<JsonOnly>,
@@ -257,6 +289,12 @@ pub enum DescribeResource {
 }
 
 impl DescribeResource {
+    /// The same kind, as `get` knows it.
+    pub(in crate::cli) fn listed(self) -> Option<Resource> {
+        let value = self.to_possible_value()?;
+        Resource::from_str(value.get_name(), true).ok()
+    }
+
     /// The kind of document, if it is one that stands for pods.
     pub fn workload(self) -> Option<WorkloadKind> {
         match self {
@@ -343,9 +381,12 @@ pub enum SortBy {
 /// `coracle logs`.
 #[derive(Debug, Clone, Args)]
 pub struct LogsArgs {
-    /// The pod, or KIND/NAME of a Deployment, Job or the like: one of its pods
-    #[arg(value_parser = pod_or_owner, required_unless_present = "selector")]
+    /// The pod, or KIND/NAME of a Deployment, Job, Service or the like: one of its pods
+    #[arg(value_parser = pod_or_source, required_unless_present = "selector")]
     pub pod: Option<String>,
+    /// The container, as with -c
+    #[arg(value_name = "CONTAINER", value_parser = some_name)]
+    pub inline: Vec<String>,
     /// All pods with these labels, e.g. app=web,tier!=db; the last 10 lines of each unless --tail says otherwise
     #[arg(short = 'l', long, conflicts_with = "pod")]
     pub selector: Option<String>,

@@ -74,7 +74,9 @@ pub enum Command {
     )]
     Events(EventsArgs),
     /// Show everything about a pod, a service or the node
-    #[command(after_help = "Examples:\n  coracle describe pod web\n  coracle describe node")]
+    #[command(
+        after_help = "Examples:\n  coracle describe pod web\n  coracle describe pods -l app=web\n  coracle describe node"
+    )]
     Describe(DescribeArgs),
     /// Show CPU and memory use of pods or the node
     #[command(
@@ -83,12 +85,14 @@ pub enum Command {
     Top(TopArgs),
     /// Print the output of containers
     #[command(
-        after_help = "Examples:\n  coracle logs web --tail 20 -f\n  coracle logs web -c sidecar --previous\n  \
+        after_help = "Examples:\n  coracle logs web --tail 20 -f\n  coracle logs web -c sidecar --previous\n  coracle logs svc/web\n  \
                       coracle logs -l app=web --all-containers --prefix -f\n  coracle logs deployment/web --all-pods"
     )]
     Logs(LogsArgs),
     /// Run a program in a container
-    #[command(after_help = "Examples:\n  coracle exec web -- ls /\n  coracle exec -it web -- sh")]
+    #[command(
+        after_help = "Examples:\n  coracle exec web -- ls /\n  coracle exec -it web -- sh\n  coracle exec svc/web -- date"
+    )]
     Exec(ExecArgs),
     /// Attach to a running container: its output, and with -i its input
     #[command(
@@ -118,7 +122,7 @@ pub enum Command {
     Debug(DebugArgs),
     /// Stop a pod; it starts again while its manifest file is there
     #[command(
-        after_help = "Examples:\n  coracle delete pod web\n  coracle delete pod web --grace-period 5"
+        after_help = "Examples:\n  coracle delete pod web\n  coracle delete pod web --grace-period 5\n  coracle delete pods -l app=web --timeout 2m"
     )]
     Delete(DeleteArgs),
     /// Wait until objects have a condition or a value, are there, or are gone

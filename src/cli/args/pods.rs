@@ -2,9 +2,10 @@
 
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
 
-use super::super::target::{self, pod_name, pod_or_owner};
+use super::super::target::{self, pod_name, pod_or_owner, pod_or_source};
 use super::{DryRunArgs, NamespaceArgs, Resource};
 use crate::cli::error::{CliError, Result};
+use crate::cli::get::singular;
 
 /// A kind that `delete` stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -29,8 +30,8 @@ pub struct ExecArgs {
     /// Namespace
     #[command(flatten)]
     pub namespace: NamespaceArgs,
-    /// The pod, or KIND/NAME of a Deployment or the like: one of its pods
-    #[arg(value_parser = pod_or_owner)]
+    /// The pod, or KIND/NAME of a Deployment, Service or the like: one of its pods
+    #[arg(value_parser = pod_or_source)]
     pub pod: String,
     /// Program and arguments
     #[arg(last = true, required = true)]
@@ -55,8 +56,8 @@ pub struct AttachArgs {
     /// Namespace
     #[command(flatten)]
     pub namespace: NamespaceArgs,
-    /// The pod, or KIND/NAME of a Deployment or the like: one of its pods
-    #[arg(value_parser = pod_or_owner)]
+    /// The pod, or KIND/NAME of a Deployment, Service or the like: one of its pods
+    #[arg(value_parser = pod_or_source)]
     pub pod: String,
 }
 
@@ -168,7 +169,7 @@ pub enum DebugProfile {
 #[derive(Debug, Clone, Args)]
 pub struct DeleteArgs {
     /// `pod` and names, or pod/NAME
-    #[arg(required = true, value_name = "pod NAME... | pod/NAME")]
+    #[arg(required = true, value_name = "pod [NAME]... | pod/NAME")]
     pub what: Vec<String>,
     /// Namespace
     #[command(flatten)]
@@ -185,9 +186,18 @@ pub struct DeleteArgs {
     /// Wait until the pod has stopped
     #[arg(long, default_value_t = true, action = clap::ArgAction::Set, default_missing_value = "true", num_args = 0..=1, require_equals = true)]
     pub wait: bool,
+    /// How long to wait, for each pod; 0: as long as it takes
+    #[arg(long, value_name = "DURATION", default_value = "0")]
+    pub timeout: String,
     /// All pods of the namespace
     #[arg(long)]
     pub all: bool,
+    /// Pods with these labels, e.g. app=web,tier!=db
+    #[arg(short = 'l', long, value_name = "SELECTOR", conflicts_with = "all")]
+    pub selector: Option<String>,
+    /// Say nothing of pods that do not exist
+    #[arg(long)]
+    pub ignore_not_found: bool,
     /// Dry run
     #[command(flatten)]
     pub dry_run: DryRunArgs,
@@ -200,7 +210,11 @@ impl DeleteArgs {
             .what
             .first()
             .map_or("", |word| word.split('/').next().unwrap_or_default());
-        if Resource::from_str(kind, true).is_ok_and(|kind| kind.workload().is_some()) {
+        if let Ok(resource) = Resource::from_str(kind, true)
+            && resource.is_document()
+        {
+            let kind = singular(resource);
+            let kind = kind.split('.').next().unwrap_or_default();
             return Err(CliError::usage(format!("a {kind} goes with its file"))
                 .hint("remove its document from the manifest directory; `coracle get files` lists what is there"));
         }

@@ -293,6 +293,9 @@ mod tests {
     fn without_an_agent_nothing_is_offered_for_names() {
         for line in [
             "logs ",
+            "logs web ",
+            "logs web app ",
+            "exec svc/",
             "get pods ",
             "delete pod ",
             "stop ",

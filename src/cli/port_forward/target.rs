@@ -5,8 +5,7 @@ use serde_json::Value;
 use super::super::client::Client;
 use super::super::error::{CliError, Result};
 use super::super::pod_path;
-use super::super::target::{first_ready, pod_of, pod_or_owner};
-use crate::api::encode;
+use super::super::target::{Source, first_ready, no_pods, pod_of, pod_or_owner, pods_behind};
 
 /// A local port and the pod's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,22 +26,14 @@ pub(super) struct Target {
 
 impl Target {
     pub(super) fn find(client: &Client, namespace: &str, text: &str) -> Result<Self> {
-        let service = text.split_once('/').filter(|(kind, name)| {
-            let kinds = ["svc", "service", "services"];
-            kinds.contains(&kind.to_ascii_lowercase().as_str()) && !name.is_empty()
-        });
-        let (pod, service) = match service {
-            Some((_, name)) => {
-                let path = format!(
-                    "/api/v1/namespaces/{}/services/{}",
-                    encode(namespace),
-                    encode(name)
-                );
-                let service = client.get(&path)?;
-                let pod = pod_behind(client, namespace, &service)?;
-                (pod, Some(service))
+        let (pod, service) = match Source::of(text) {
+            Some(source @ Source::Service(_)) => {
+                let service = client.get(&source.path(namespace))?;
+                let pods = pods_behind(client, namespace, &service)?;
+                let first = first_ready(pods.iter()).ok_or_else(|| no_pods(text))?;
+                (first.0, Some(service))
             }
-            None => {
+            _ => {
                 let text = pod_or_owner(text).map_err(|why| {
                     if text.is_empty() {
                         return CliError::usage(why);
@@ -153,28 +144,6 @@ fn tcp(port: &Value) -> Result<()> {
 fn number(port: &Value) -> Result<u16> {
     let number = port.as_u64().and_then(|number| u16::try_from(number).ok());
     number.ok_or_else(|| CliError::new("the port's number is missing"))
-}
-
-/// A pod that the service selects, ready ones first.
-fn pod_behind(client: &Client, namespace: &str, service: &Value) -> Result<String> {
-    let name = service["metadata"]["name"].as_str().unwrap_or_default();
-    let none = |why: &str| CliError::new(format!("service {name} has no {why}"));
-    let selector = service["spec"]["selector"].as_object();
-    let selector = selector.filter(|selector| !selector.is_empty());
-    let pairs = selector
-        .ok_or_else(|| none("selector: it leads to no pod"))?
-        .iter()
-        .map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()));
-    let selector = pairs.collect::<Vec<_>>().join(",");
-    let path = format!(
-        "{}?labelSelector={}",
-        pod_path(namespace, ""),
-        encode(&selector)
-    );
-    let pods = client.get(&path)?;
-    let pods = pods["items"].as_array().into_iter().flatten();
-    let (pod, _) = first_ready(pods).ok_or_else(|| none("pods"))?;
-    Ok(pod)
 }
 
 #[cfg(test)]
