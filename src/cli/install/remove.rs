@@ -43,6 +43,7 @@ pub(in crate::cli) fn run(client: &Client, args: &UninstallArgs) -> Result<ExitC
         return Err(CliError::new("the agent is running, but not under systemd")
             .hint("stop its pods and the process `coracle run` first"));
     }
+    refuse_pods(&layout, "`coracle end-pods` ends them")?;
     take_away(
         &Path::new("/")
             .join(UNITS)
@@ -110,6 +111,17 @@ fn live_shims(layout: &Layout) -> Vec<String> {
         .collect()
 }
 
+/// Fails while a pod runs, whether an agent knows it or not: nothing of it may be removed.
+fn refuse_pods(layout: &Layout, hint: &str) -> Result<()> {
+    let left = live_shims(layout);
+    match left.is_empty() {
+        true => Ok(()),
+        false => {
+            Err(CliError::new(format!("pods are still running: {}", left.join(", "))).hint(hint))
+        }
+    }
+}
+
 /// Stops the agent, and its pods first if wanted.
 fn stop(client: &Client, layout: &Layout, stop_pods: bool) -> Result<()> {
     let marker = layout.stop_pods();
@@ -132,14 +144,10 @@ fn stop(client: &Client, layout: &Layout, stop_pods: bool) -> Result<()> {
     {
         return Err(error);
     }
-    let left = live_shims(layout);
-    if !left.is_empty() {
-        return Err(
-            CliError::new(format!("pods are still running: {}", left.join(", "))).hint(format!(
-                "`systemctl stop {PODS}` kills what is left of them"
-            )),
-        );
-    }
+    refuse_pods(
+        layout,
+        &format!("`systemctl stop {PODS}` kills what is left of them"),
+    )?;
     if systemctl(&["stop", PODS]).is_ok() {
         put(format!("stopped    {SERVICE}\n").as_bytes())?;
     }
@@ -171,4 +179,34 @@ fn remove_tree(path: &Path) -> Result<()> {
         .and_then(|()| tree::remove(path))
         .map_err(|e| CliError::new(format!("could not remove `{}`", path.display())).because(e))?;
     put(format!("removed    {}\n", path.display()).as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn nothing_is_removed_while_a_shim_answers_whatever_became_of_the_agent() {
+        let folder = std::env::temp_dir().join(format!("coracle-remove-{}", std::process::id()));
+        let layout = Layout {
+            run_dir: folder.clone(),
+            ..Layout::default()
+        };
+        let pod = layout.pods_run_dir().join("uid-1");
+        fs::create_dir_all(&pod).unwrap();
+        assert!(refuse_pods(&layout, "").is_ok(), "no shim");
+        let socket = pod.join("shim.sock");
+        let shim = UnixListener::bind(&socket).unwrap();
+        let error = refuse_pods(&layout, "`coracle end-pods` ends them").unwrap_err();
+        let text = format!("{error:?}");
+        assert!(
+            text.contains("uid-1") && text.contains("end-pods"),
+            "{text}"
+        );
+        drop(shim);
+        assert!(refuse_pods(&layout, "").is_ok(), "a socket of a dead shim");
+        fs::remove_dir_all(folder).unwrap();
+    }
 }
