@@ -77,6 +77,11 @@ pub(super) fn add(path: &Path, problems: &[Problem]) -> io::Result<()> {
     let Some(records) = with(read(path).unwrap_or_default(), new) else {
         return Ok(());
     };
+    // A bare name has an empty folder.
+    let path = match path.parent() {
+        Some(folder) if folder.as_os_str().is_empty() => &Path::new(".").join(path),
+        Some(_) | None => path,
+    };
     if let Some(folder) = path.parent().filter(|folder| !folder.is_dir()) {
         file::make_dirs(folder, 0o711)?;
     }
@@ -158,6 +163,8 @@ fn table(records: &[Record]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn record(boot: &str, problem: &str) -> Record {
@@ -187,6 +194,14 @@ mod tests {
             records = with(records.clone(), record(&boot.to_string(), "p")).unwrap_or(records);
         }
         assert_eq!((records.len(), of(&records, "999")), (MAX_RECORDS, 1));
+    }
+
+    #[test]
+    fn a_bare_name_is_a_file_of_this_directory() {
+        let name = format!("coracle-history-{}.json", std::process::id());
+        add(Path::new(&name), &[]).unwrap();
+        assert_eq!(read(Path::new(&name)).unwrap().len(), 1);
+        fs::remove_file(name).unwrap();
     }
 
     #[test]
