@@ -77,6 +77,11 @@ impl Layout {
         self.configuration_dir().join("documents.json")
     }
 
+    /// Values that Secrets had before in this boot.
+    pub fn former_secrets(&self) -> PathBuf {
+        self.configuration_dir().join("former-secrets.json")
+    }
+
     /// The volumes of files from configuration documents, by pod.
     pub fn all_projected_volumes(&self) -> PathBuf {
         self.configuration_dir().join("volumes")

@@ -11,6 +11,7 @@ pub mod device;
 pub(crate) mod exec;
 pub mod facts;
 pub mod figures;
+pub mod former_secrets;
 pub mod logind;
 pub mod outside;
 pub mod probe;

@@ -10,6 +10,7 @@ use std::time::SystemTime;
 
 use super::Node;
 use crate::effects::black_box::{Slot, Writer, last_output, read, without};
+use crate::effects::former_secrets;
 use crate::layout::Layout;
 use crate::plan::black_box::{Batch, place};
 use crate::plan::{Notice, former, restart};
@@ -26,8 +27,10 @@ pub(super) struct BlackBox {
     batch: Batch,
     /// The newest exit of each container that was noted.
     noted: HashMap<PodUid, Vec<(String, u32, Wall)>>,
-    /// The last write, until it is over.
-    writing: Option<smol::Task<()>>,
+    /// The last write, until its result is looked at: the entries that could not be written.
+    writing: Option<smol::Task<Vec<Entry>>>,
+    /// Whether the last write failed, which is said once.
+    failed: bool,
 }
 
 /// An entry, and what is needed to find the end of its container's output.
@@ -56,6 +59,7 @@ impl BlackBox {
             batch: Batch::after(age.ok(), now),
             noted: HashMap::new(),
             writing: None,
+            failed: false,
         };
         for entry in found {
             black_box.add(entry, now);
@@ -68,9 +72,28 @@ impl BlackBox {
         self.batch.add(Entry { boot, ..entry }, now);
     }
 
-    /// When it is to be written.
+    /// When it is to be written, or the result of the last write is to be looked at.
     pub(super) fn next(&self) -> Option<Time> {
-        self.batch.due()
+        let written = self.writing.as_ref().and_then(|_| self.batch.next_write());
+        self.batch.due().or(written)
+    }
+
+    /// Takes back what the last write could not write; `false` if it is still under way.
+    fn settle(&mut self, now: Time) -> bool {
+        match self.writing.take() {
+            Some(task) if !task.is_finished() => {
+                self.writing = Some(task);
+                false
+            }
+            Some(task) => {
+                let left = smol::future::block_on(smol::future::poll_once(task));
+                let left = left.unwrap_or_default();
+                self.failed = !left.is_empty();
+                self.batch.put_back(left, now);
+                true
+            }
+            None => true,
+        }
     }
 
     /// The pod is gone.
@@ -136,20 +159,26 @@ impl Node {
         if self.black_box.next().is_none_or(|due| due > now) {
             return;
         }
-        let writing = self.black_box.writing.as_ref();
-        if writing.is_some_and(|task| !task.is_finished()) {
+        if !self.black_box.settle(now) {
             self.black_box.batch.put_off(now);
             return;
         }
         let (path, jobs) = (self.black_box.path.clone(), self.jobs(now, false));
-        let write = super::unblock(move || write(&path, jobs));
+        if jobs.is_empty() {
+            return;
+        }
+        let again = self.black_box.failed;
+        let write = super::unblock(move || write(&path, jobs, again));
         self.black_box.writing = Some(super::task(write));
     }
 
     /// Blocking. Writes everything that is left.
     pub(super) fn flush_black_box(&mut self) {
-        let jobs = self.jobs(super::now().time, true);
-        write(&self.black_box.path, jobs);
+        let now = super::now().time;
+        self.black_box.settle(now);
+        let jobs = self.jobs(now, true);
+        // Nothing comes after it.
+        write(&self.black_box.path, jobs, false);
     }
 
     fn jobs(&mut self, now: Time, at_once: bool) -> Vec<Job> {
@@ -170,12 +199,20 @@ impl Node {
         entries.into_iter().map(job).gather()
     }
 
-    /// The values of the Secrets that a pod refers to.
+    /// The values of the Secrets that a pod refers to, and those that they had in this boot: its containers may have
+    /// started with them.
     fn secrets_of(&self, spec: &PodSpec) -> Vec<Vec<u8>> {
         let configuration = self.tools.sandboxes.configuration.now();
-        let references = spec.references().into_iter();
-        let mut secrets = Vec::new();
-        for key in references.filter(|key| key.kind == ObjectKind::Secret) {
+        let mut references = spec.references();
+        references.retain(|key| key.kind == ObjectKind::Secret);
+        if references.is_empty() {
+            return Vec::new();
+        }
+        let mut secrets = former_secrets::values(&self.tools.config.layout, |namespace, name| {
+            let mut keys = references.iter();
+            keys.any(|key| key.namespace == namespace && key.name == name)
+        });
+        for key in references {
             let found = configuration.get(key.kind, &key.namespace, &key.name);
             let data = found.map(|object| object.data()).unwrap_or_default();
             secrets.extend(data.into_iter().map(|(_, value)| value.to_vec()));
@@ -184,16 +221,25 @@ impl Node {
     }
 }
 
-fn write(path: &std::path::Path, jobs: Vec<Job>) {
-    if jobs.is_empty() {
-        return;
+/// Writes the entries, or returns those that could not be written. `again`: the last write failed, too.
+fn write(path: &std::path::Path, jobs: Vec<Job>, again: bool) -> Vec<Entry> {
+    let mut left: Vec<Entry> = jobs.iter().map(|job| job.entry.clone()).collect();
+    if left.is_empty() {
+        return left;
     }
-    if let Err(error) = put(path, jobs) {
-        tracing::warn!(
-            "could not write the black box `{}`: {error}, going on without the newest entries",
-            path.display()
-        );
+    let Err(error) = put(path, jobs, &mut left) else {
+        return Vec::new();
+    };
+    let path = path.display();
+    let then = match left.is_empty() {
+        true => "going on without the newest entries",
+        false => "retrying each minute",
+    };
+    match again {
+        true => tracing::debug!("could not write the black box `{path}`: {error}, {then}"),
+        false => tracing::warn!("could not write the black box `{path}`: {error}, {then}"),
     }
+    left
 }
 
 /// A message without values of Secrets.
@@ -202,8 +248,8 @@ fn clean(message: &str, secrets: &[Vec<u8>]) -> String {
     String::from_utf8_lossy(&message).into_owned()
 }
 
-/// Writes what is not there yet.
-fn put(path: &std::path::Path, jobs: Vec<Job>) -> io::Result<()> {
+/// Writes what is not there yet. `left`: the entries of the jobs, of which those that are done are taken away.
+fn put(path: &std::path::Path, jobs: Vec<Job>, left: &mut Vec<Entry>) -> io::Result<()> {
     let slots = read(path, false)?;
     let mut number = slots.last().map_or(0, |slot| slot.number);
     let mut there: Vec<(usize, Entry)> = slots
@@ -220,6 +266,7 @@ fn put(path: &std::path::Path, jobs: Vec<Job>) -> io::Result<()> {
         entry.message = clean(&entry.message, &secrets);
         let attempt = entry.attempt;
         let Some((index, mut entry)) = place(&there, &freed, entry) else {
+            left.remove(0);
             continue;
         };
         number += 1;
@@ -238,6 +285,7 @@ fn put(path: &std::path::Path, jobs: Vec<Job>) -> io::Result<()> {
             None => writer.insert(Writer::open(path)?),
         };
         writer.put(&slot)?;
+        left.remove(0);
         let former = there.iter().filter(|(_, old)| old.id == slot.entry.id);
         freed.extend(former.map(|(taken, _)| *taken));
         there.retain(|(taken, old)| *taken != index && old.id != slot.entry.id);
@@ -246,5 +294,30 @@ fn put(path: &std::path::Path, jobs: Vec<Job>) -> io::Result<()> {
     match writer {
         Some(writer) => writer.flush(),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_that_could_not_be_written_come_back() {
+        let folder = std::env::temp_dir().join(format!("coracle-box-{}", std::process::id()));
+        let path = folder.join("black-box");
+        let jobs = || {
+            let entry = Entry::new("Rebooted", "", Wall(7));
+            vec![Job {
+                entry,
+                logs: None,
+                secrets: Vec::new(),
+            }]
+        };
+        let left = write(&path, jobs(), false);
+        assert_eq!(left.len(), 1, "there is no such folder");
+        std::fs::create_dir_all(&folder).unwrap();
+        assert_eq!(write(&path, jobs(), true), []);
+        assert_eq!(read(&path, false).unwrap().len(), 1);
+        std::fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::manifests::{Inherited, MAX_TOTAL, Manifests};
+use crate::effects::former_secrets;
 use crate::layout::Layout;
 use crate::spec::convert::{ConvertContext, Documents, documents};
 use crate::spec::workload::cron;
@@ -131,7 +132,12 @@ pub(super) fn write(layout: &Layout, manifests: &Manifests) {
         let objects = own.iter().map(|(_, object)| object.manifest());
         configuration.insert(text(path), objects.collect());
     }
-    replace(&layout.configuration(), &configuration);
+    // What pods were started with stays known, over an agent restart, too.
+    let next = serde_json::to_vec(&configuration).expect("plain data");
+    if let Err(error) = former_secrets::keep(layout, &next) {
+        tracing::warn!("could not keep the former values of Secrets: {error}, going on");
+    }
+    put(&layout.configuration(), &next);
     let mut workloads = BTreeMap::new();
     for (path, modified, own) in manifests.workloads() {
         let documents = own.filter_map(|w| serde_json::from_str(&w.manifest).ok());
@@ -157,8 +163,11 @@ fn read<T: DeserializeOwned + Default>(path: &Path) -> T {
 }
 
 fn replace(path: &Path, content: &impl Serialize) {
-    let bytes = serde_json::to_vec(content).expect("plain data");
-    if let Err(error) = file::replace(path, &bytes, 0o600, Durability::Process) {
+    put(path, &serde_json::to_vec(content).expect("plain data"));
+}
+
+fn put(path: &Path, bytes: &[u8]) {
+    if let Err(error) = file::replace(path, bytes, 0o600, Durability::Process) {
         tracing::warn!("could not write `{}`: {error}, going on", path.display());
     }
 }

@@ -82,6 +82,19 @@ impl Batch {
         std::mem::take(&mut self.waiting)
     }
 
+    /// Takes entries back that could not be written. They came before those that wait.
+    pub fn put_back(&mut self, entries: Vec<Entry>, now: Time) {
+        let newer = std::mem::take(&mut self.waiting);
+        for entry in entries.into_iter().chain(newer) {
+            self.add(entry, now);
+        }
+    }
+
+    /// When the next write may be, and the result of the last one is looked at.
+    pub fn next_write(&self) -> Option<Time> {
+        Some(self.written?.plus(APART_MS))
+    }
+
     /// It could not be written for now: the last write is still under way.
     pub fn put_off(&mut self, now: Time) {
         self.written = Some(now);
@@ -227,6 +240,32 @@ mod tests {
             assert_eq!(batch.due(), Some(Time(due + APART_MS)), "{sentence}");
             assert_eq!(batch.take(Time(due + 20), true).len(), 1, "the agent ends");
         }
+    }
+
+    #[test]
+    fn what_could_not_be_written_is_written_a_minute_later() {
+        let mut batch = Batch::default();
+        batch.add(exit("p", 1, 0), Time(0));
+        batch.add(node("Rebooted"), Time(0));
+        let failed = batch.take(Time(2_000), false);
+        assert_eq!((failed.len(), batch.due()), (2, None));
+        assert_eq!(batch.next_write(), Some(Time(62_000)));
+        batch.add(exit("p", 1, 1), Time(3_000));
+        batch.put_back(failed, Time(62_000));
+        assert_eq!(batch.due(), Some(Time(62_000)));
+        let taken = batch.take(Time(62_000), false);
+        let of: Vec<_> = taken.iter().map(|e| (&*e.reason, e.count)).collect();
+        assert_eq!(of, [("Rebooted", 1), ("Error", 2)]);
+        let many = |from: u32| (from..from + 60).map(|n| exit(&format!("p{n}"), 1, 0));
+        many(0).for_each(|entry| batch.add(entry, Time(0)));
+        batch.put_back(many(100).collect(), Time(0));
+        let taken = batch.take(Time(0), true);
+        assert_eq!(taken.len(), MAX_WAITING);
+        assert_eq!(
+            taken.last().map(|e| &*e.pod),
+            Some("p59"),
+            "the newest stay"
+        );
     }
 
     #[test]
