@@ -290,7 +290,7 @@ impl Pack {
     /// Adds what a program says, errors included.
     fn program(&mut self, name: &str, program: &str, args: &[&str]) -> io::Result<()> {
         match said(program, args) {
-            Ok(text) => self.add(name, redact::urls_in_text(&text)),
+            Ok(text) => self.add(name, redact::text(&text)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(error) => self.add(name, format!("{error}\n").into_bytes()),
         }

@@ -1,15 +1,11 @@
 //! What may be shown of objects and settings.
 
-use k8s_openapi::ByteString;
 use serde_json::Value;
 
+use crate::effects::former_secrets;
 use crate::layout::Layout;
-use crate::sys::file;
 
 const MASK: &str = "<removed>";
-
-/// The longest file of the documents in force.
-const MAX_DOCUMENTS: u64 = 64 << 20;
 
 /// An object of the API without what may hold secrets: values of variables and headers, arguments of programs, contents
 /// of documents, annotations of others.
@@ -53,7 +49,7 @@ fn object_at(value: &mut Value) {
             }
         }
         Value::Array(items) => items.iter_mut().for_each(object_at),
-        Value::String(text) => url(text),
+        Value::String(text) => clean(text),
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
 }
@@ -79,7 +75,7 @@ pub(super) fn urls(mut value: Value) -> Value {
         match value {
             Value::Object(fields) => fields.iter_mut().for_each(|(_, value)| walk(value)),
             Value::Array(items) => items.iter_mut().for_each(walk),
-            Value::String(text) => url(text),
+            Value::String(text) => clean(text),
             Value::Null | Value::Bool(_) | Value::Number(_) => {}
         }
     }
@@ -87,15 +83,12 @@ pub(super) fn urls(mut value: Value) -> Value {
     value
 }
 
-/// Removes user, password, query and fragment of a URL.
-fn url(text: &mut String) {
-    if let Some((scheme, rest)) = text.split_once("://") {
-        *text = format!("{scheme}://{}", public(rest));
-    }
+fn clean(value: &mut String) {
+    *value = String::from_utf8_lossy(&text(value.as_bytes())).into_owned();
 }
 
-/// The same of all URLs in a text.
-pub(super) fn urls_in_text(text: &[u8]) -> Vec<u8> {
+/// Removes user, password, query and fragment of all URLs in a text.
+fn urls_in_text(text: &[u8]) -> Vec<u8> {
     const AFTER_SCHEME: &[u8] = b"://";
     let mut clean = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -112,43 +105,76 @@ pub(super) fn urls_in_text(text: &[u8]) -> Vec<u8> {
     clean
 }
 
-/// What may be shown of a URL without its scheme.
+/// What may be shown of a URL without its scheme. A password may hold any character but whitespace, so that all before
+/// the last `@` counts as one; that of a digest is none.
 fn public(rest: &str) -> String {
-    let (public, private) = match rest.find(['?', '#']) {
-        Some(at) => (&rest[..at], format!("?{MASK}")),
-        None => (rest, String::new()),
+    let mut ats = rest.match_indices('@').map(|(at, _)| at);
+    let user = ats.rfind(|at| !rest[at + 1..].starts_with("sha256:"));
+    let (user, rest) = match user {
+        Some(at) => (format!("{MASK}@"), &rest[at + 1..]),
+        None => (String::new(), rest),
     };
-    let (host, path) = match public.find('/') {
-        Some(at) => public.split_at(at),
-        None => (public, ""),
-    };
-    let host = match host.rsplit_once('@') {
-        Some((_, host)) => format!("{MASK}@{host}"),
-        None => host.to_owned(),
-    };
-    format!("{host}{path}{private}")
+    match rest.find(['?', '#']) {
+        Some(at) => format!("{user}{}?{MASK}", &rest[..at]),
+        None => format!("{user}{rest}"),
+    }
 }
 
-/// The values of the Secrets in force, which are taken out of all text. They are read for nothing else. `None`: no agent
-/// has written them in this boot.
+/// The values of Secrets, those that they had before in this boot included, which are taken out of all text. They are
+/// read for nothing else. `None`: no agent has written them in this boot.
 pub(super) fn secrets(layout: &Layout) -> Option<Vec<Vec<u8>>> {
-    let bytes = file::read_bounded(layout.configuration(), MAX_DOCUMENTS).ok()?;
-    let documents: Value = serde_json::from_slice(&bytes).ok()?;
-    let files = documents.as_object().into_iter().flatten();
-    let all = files.flat_map(|(_, documents)| documents.as_array().into_iter().flatten());
-    let mut found = Vec::new();
-    for secret in all.filter(|document| document["kind"] == "Secret") {
-        for (field, encoded) in [("data", true), ("stringData", false)] {
-            let values = secret[field].as_object().into_iter().flatten();
-            for (_, value) in values {
-                let text = value.as_str().unwrap_or_default();
-                found.push(text.as_bytes().to_vec());
-                let bytes = serde_json::from_value::<ByteString>(value.clone()).ok();
-                found.extend(bytes.filter(|_| encoded).map(|bytes| bytes.0));
-            }
-        }
-    }
+    let mut found = former_secrets::in_force(layout)?;
+    found.extend(former_secrets::values(layout, |_, _| true));
     Some(found)
+}
+
+/// What messages say before and after the command of a hook or a probe.
+const COMMANDS: [(&str, &str); 3] = [
+    ("Exec lifecycle hook ([", "]) for Container "),
+    (" failed - error: command '", "' exited with "),
+    ("command timed out: \"", "\" timed out after "),
+];
+
+/// The longest message of an event.
+const MAX_MESSAGE: usize = 1024;
+
+/// Removes the arguments of programs from messages about them, also of pods that are gone. The program itself stays.
+fn commands_in_text(text: &[u8]) -> Vec<u8> {
+    let mut clean = text.to_vec();
+    for (before, after) in COMMANDS {
+        clean = without_arguments(&clean, before.as_bytes(), after.as_bytes());
+    }
+    clean
+}
+
+fn without_arguments(text: &[u8], before: &[u8], after: &[u8]) -> Vec<u8> {
+    let find = |text: &[u8], what: &[u8]| text.windows(what.len()).position(|at| at == what);
+    let mut clean = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = find(rest, before) {
+        let (said, command) = rest.split_at(at + before.len());
+        clean.extend(said);
+        // A message that is cut off has no more than the rest of its line.
+        let end = find(&command[..command.len().min(MAX_MESSAGE)], after);
+        let line = command.iter().position(|byte| *byte == b'\n');
+        let (command, next) = command.split_at(end.or(line).unwrap_or(command.len()));
+        let program = command.iter().position(u8::is_ascii_whitespace);
+        match program {
+            Some(program) => {
+                clean.extend(&command[..=program]);
+                clean.extend(MASK.as_bytes());
+            }
+            None => clean.extend(command),
+        }
+        rest = next;
+    }
+    clean.extend(rest);
+    clean
+}
+
+/// A text without what may be secret in it.
+pub(super) fn text(text: &[u8]) -> Vec<u8> {
+    urls_in_text(&commands_in_text(text))
 }
 
 #[cfg(test)]
@@ -196,14 +222,25 @@ mod tests {
                     "http://u:p@host/x?t=1#f",
                     "oci://host/x",
                     "https://host?x",
-                    "plain: text"
+                    "plain: text",
+                    "from a://u:p@one to b://u:p/a?s#s@two/x?t",
+                    "oci://host/x@sha256:0123"
                 ]),
                 json!([
                     format!("http://{MASK}@host/x?{MASK}"),
                     "oci://host/x",
                     format!("https://host?{MASK}"),
                     "plain: text",
+                    format!("from a://{MASK}@one to b://{MASK}@two/x?{MASK}"),
+                    "oci://host/x@sha256:0123",
                 ]),
+            ),
+            (
+                "messages about programs",
+                json!({ "message": "Exec lifecycle hook ([sh -c x]) for Container \"c\" in Pod \"p\" failed - \
+                        error: command 'sh -c x' exited with 1: , message: \"\"" }),
+                json!({ "message": format!("Exec lifecycle hook ([sh {MASK}]) for Container \"c\" in Pod \"p\" \
+                        failed - error: command 'sh {MASK}' exited with 1: , message: \"\"") }),
             ),
         ] {
             assert_eq!(object(value), expected, "{sentence}");
@@ -218,5 +255,34 @@ mod tests {
             "probe failed: Get \"http://10.0.0.1:80/healthz?{MASK}\": EOF\nredis://{MASK}@db/1 and a://b?{MASK}\n://"
         );
         assert_eq!(String::from_utf8_lossy(&clean), wanted);
+    }
+
+    #[test]
+    fn messages_about_programs_in_a_text_lose_the_arguments() {
+        for (sentence, message, expected) in [
+            (
+                "a hook that could not be run",
+                "Exec lifecycle hook ([/bin/sh]) for Container \"c\"\nnext",
+                "Exec lifecycle hook ([/bin/sh]) for Container \"c\"\nnext".to_owned(),
+            ),
+            (
+                "a URL among the arguments",
+                "Exec lifecycle hook ([curl a://b x]) for Container \"c\"",
+                format!("Exec lifecycle hook ([curl {MASK}]) for Container \"c\""),
+            ),
+            (
+                "a probe",
+                "command timed out: \"sh -c token=x\" timed out after 1s",
+                format!("command timed out: \"sh {MASK}\" timed out after 1s"),
+            ),
+            (
+                "one that is cut off",
+                "command timed out: \"sh -c token=x\nnext",
+                format!("command timed out: \"sh {MASK}\nnext"),
+            ),
+        ] {
+            let clean = text(message.as_bytes());
+            assert_eq!(String::from_utf8_lossy(&clean), expected, "{sentence}");
+        }
     }
 }
