@@ -70,10 +70,7 @@ remove_data() {
             remove_tree "$log" || return 1
         done
     done
-    # A kubelet has its logs here, too.
-    if [ ! -e /var/lib/kubelet ]; then
-        remove_tree /var/log/pods || return 1
-    fi
+    # Other programs may log here too.
     rmdir /var/log/pods 2>/dev/null || :
     remove_tree /var/lib/coracle || return 1
     remove_tree /etc/coracle || return 1

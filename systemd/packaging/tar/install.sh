@@ -22,6 +22,8 @@ while [ $# != 0 ]; do
     esac
     shift
 done
+# What it removes is this machine's: its services, its pods.
+[ -z "$uninstall" ] || [ -z "$root" ] || fail "--root is only for installing"
 program=$prefix/bin/coracle
 [ -n "$root" ] || [ "$(id -u)" = 0 ] || fail "has to be started as root"
 
