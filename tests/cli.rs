@@ -489,3 +489,17 @@ fn a_saved_archive_goes_to_pipes_and_devices_as_it_comes() {
         std::fs::remove_dir_all(dir).expect("removed");
     }
 }
+
+#[test]
+fn a_root_directory_is_for_installing_only() {
+    let script = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/systemd/packaging/tar/install.sh"
+    );
+    let out = Command::new("sh")
+        .args([script, "--uninstall", "--purge", "--root", "/nonexistent"])
+        .output()
+        .expect("run");
+    assert_eq!(out.status.code(), Some(1));
+    assert_eq!(text(&out.stderr), "error: --root is only for installing\n");
+}

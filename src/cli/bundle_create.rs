@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{BufWriter, Write as _};
+use std::io::{self, BufWriter, IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use super::args::{BundleCreateArgs, Pull};
 use super::client::Client;
 use super::error::{CliError, Result};
+use super::output::{Target, is_written_through};
 use super::pull::Bars;
 use super::{put, save, validate};
 use crate::api::encode;
@@ -50,8 +51,18 @@ pub(super) fn run(client: &Client, args: &BundleCreateArgs) -> Result<ExitCode> 
         })?),
         None => None,
     };
+    if args.output == Path::new("-") && io::stdout().is_terminal() {
+        return Err(failed()
+            .because("the standard output is a terminal")
+            .hint("name a file (`-o site.tar`), or pipe the archive on"));
+    }
     let (files, wanted) = read(args)?;
-    let parts = beside(&args.output, ".parts");
+    // There is no place beside a device.
+    let through = is_written_through(&args.output);
+    let parts = match through {
+        true => PathBuf::from(format!("{name}.parts")),
+        false => beside(&args.output, ".parts"),
+    };
     let mut images = Vec::new();
     let settings = Files::new(None, None).read();
     let settings = settings.and_then(|files| Effective::build(&files, &[]));
@@ -95,7 +106,11 @@ pub(super) fn run(client: &Client, args: &BundleCreateArgs) -> Result<ExitCode> 
     tree::remove(&parts).map_err(|why| {
         failed().because(format!("could not remove `{}`: {why}", parts.display()))
     })?;
-    put(format!("{digest}\n").as_bytes())?;
+    match through {
+        // The archive may be there.
+        true => eprintln!("{digest}"),
+        false => put(format!("{digest}\n").as_bytes())?,
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -296,25 +311,21 @@ fn sources(
     sources.collect()
 }
 
-/// Writes the archive, whole or not at all.
+/// Writes the archive; a file whole or not at all.
 fn write(bundle: &NewBundle, output: &Path) -> Result<String> {
     let failed = || CliError::new(format!("could not write bundle `{}`", output.display()));
-    let new = beside(output, ".new");
-    let file = File::create(&new).map_err(|why| failed().because(why))?;
-    let written = write_bundle(bundle, BufWriter::new(file), output).map_err(|why| {
+    let target = Target::create(output, 0o666).map_err(|why| failed().because(why))?;
+    let out = BufWriter::new(&target.file);
+    let (digest, mut out) = write_bundle(bundle, out, output).map_err(|why| {
         let failed = failed().because(crate::chain(&why));
         match why.hint() {
             Some(hint) => failed.hint(hint),
             None => failed,
         }
-    });
-    let written = written.and_then(|(digest, mut out)| {
-        let done = out.flush().and_then(|()| out.get_ref().sync_all());
-        let done = done.and_then(|()| fs::rename(&new, output));
-        done.map(|()| digest).map_err(|why| failed().because(why))
-    });
-    if written.is_err() {
-        let _ = fs::remove_file(&new);
-    }
-    written
+    })?;
+    let done = out.flush();
+    drop(out);
+    done.and_then(|()| target.finish())
+        .map_err(|why| failed().because(why))?;
+    Ok(digest)
 }

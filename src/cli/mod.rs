@@ -49,6 +49,7 @@ mod leading;
 mod logs;
 mod meant;
 mod node_run;
+mod output;
 mod plan;
 mod port_forward;
 mod pull;

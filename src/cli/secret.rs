@@ -1,15 +1,15 @@
 //! `coracle secret encrypt`: writes manifests again with the content of their Secrets encrypted.
 
-use std::io::IsTerminal;
-use std::path::{Path, PathBuf};
+use std::io::{IsTerminal, Write as _};
+use std::path::Path;
 use std::process::ExitCode;
 
 use super::args::SecretCommand;
 use super::error::{CliError, Result};
+use super::output::Target;
 use super::{put, validate};
 use crate::effects::credential;
 use crate::spec::encrypted::{Manifest, credential as name_of};
-use crate::sys::file::{self, Durability};
 
 pub(super) fn run(command: &SecretCommand) -> Result<ExitCode> {
     let SecretCommand::Encrypt {
@@ -62,14 +62,13 @@ fn encrypted(path: &Path, key: &str) -> Result<String> {
     Ok(manifest.with(ciphers))
 }
 
-/// Writes the file as a whole or not at all, for its owner only.
-fn write(path: &PathBuf, bytes: &[u8]) -> Result<()> {
-    let failed =
-        |error| CliError::new(format!("could not write `{}`", path.display())).because(error);
-    // A bare name has an empty folder.
-    let place = match path.parent() {
-        Some(parent) if parent.as_os_str().is_empty() => Path::new(".").join(path),
-        _ => path.clone(),
-    };
-    file::replace(&place, bytes, 0o600, Durability::PowerCut).map_err(failed)
+/// Writes a file as a whole or not at all, for its owner only.
+fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+    let written = Target::create(path, 0o600).and_then(|mut target| {
+        target.file.write_all(bytes)?;
+        target.finish()
+    });
+    written.map_err(|error| {
+        CliError::new(format!("could not write `{}`", path.display())).because(error)
+    })
 }

@@ -74,7 +74,7 @@ pub struct BundleCreateArgs {
     /// Manifests, or directories of them
     #[arg(required = true)]
     pub paths: Vec<PathBuf>,
-    /// Archive to write
+    /// Archive to write, or `-` (with --name)
     #[arg(short, long, value_name = "FILE")]
     pub output: PathBuf,
     /// Name of the bundle: lower-case letters, digits and `-` [default: the archive's]

@@ -380,7 +380,7 @@ pub struct BlackBoxArgs {
 /// `coracle report`.
 #[derive(Debug, Clone, Args)]
 pub struct ReportArgs {
-    /// File to write, with mode 0600 [default: coracle-report-TIME.tar.gz]
+    /// File to write, with mode 0600, or `-` [default: coracle-report-TIME.tar.gz]
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 }
@@ -532,7 +532,7 @@ pub enum SecretCommand {
     Encrypt {
         /// Manifest, or `-`
         file: PathBuf,
-        /// File to write, with mode 0600; may be the manifest itself [default: standard output]
+        /// File to write, with mode 0600, or `-`; may be the manifest itself [default: standard output]
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
         /// Key: of the host (/var/lib/systemd/credential.secret), of its TPM, both, or the best there is

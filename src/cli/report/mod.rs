@@ -4,9 +4,9 @@
 
 mod redact;
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command as Program, ExitCode, Stdio};
 use std::sync::mpsc;
@@ -22,6 +22,7 @@ use super::client::Client;
 use super::directories::{self, Found};
 use super::error::{CliError, Result};
 use super::health::in_time;
+use super::output::Target;
 use super::put;
 use crate::config;
 use crate::effects::black_box::without;
@@ -123,16 +124,22 @@ pub(super) fn run(client: &Client, args: &ReportArgs) -> Result<ExitCode> {
     let failed = |error: io::Error| {
         CliError::new(format!("could not write `{}`", path.display())).because(error)
     };
-    let mut name = path.clone().into_os_string();
-    name.push(".part");
-    let part = PathBuf::from(name);
-    let mut pack = Pack::new(&part, redact::secrets(&found.layout)).map_err(failed)?;
-    let packed = collect(client, &found, &mut pack)
+    if path == Path::new("-") && io::stdout().is_terminal() {
+        return Err(CliError::new("could not write the report")
+            .because("the standard output is a terminal")
+            .hint("name a file (`-o report.tar.gz`), or pipe the archive on"));
+    }
+    // Only root can read the file: programs write all kinds of things.
+    let target = Target::create(&path, 0o600).map_err(failed)?;
+    let file = target.file.try_clone().map_err(failed)?;
+    let mut pack = Pack::new(file, redact::secrets(&found.layout));
+    let is_file = target.is_file();
+    collect(client, &found, &mut pack)
         .and_then(|()| pack.end())
-        .and_then(|()| std::fs::rename(&part, &path));
-    if let Err(error) = packed {
-        let _ = std::fs::remove_file(&part);
-        return Err(failed(error));
+        .and_then(|()| target.finish())
+        .map_err(failed)?;
+    if !is_file {
+        return Ok(ExitCode::SUCCESS);
     }
     let bytes = std::fs::metadata(&path).map_or(0, |file| file.size());
     let text = format!("wrote {} ({})\n", path.display(), super::table::size(bytes));
@@ -256,17 +263,12 @@ struct Pack {
 }
 
 impl Pack {
-    /// Only root can read the file: programs write all kinds of things.
-    fn new(path: &Path, secrets: Option<Vec<Vec<u8>>>) -> io::Result<Self> {
-        file::remove_file(path)?;
-        let mut options = OpenOptions::new();
-        options.write(true).create_new(true).mode(0o600);
-        let file = options.custom_flags(libc::O_NOFOLLOW).open(path)?;
-        Ok(Self {
+    fn new(file: File, secrets: Option<Vec<Vec<u8>>>) -> Self {
+        Self {
             archive: Builder::new(GzEncoder::new(file, Compression::default())),
             secrets,
             total: 0,
-        })
+        }
     }
 
     fn add(&mut self, name: &str, text: Vec<u8>) -> io::Result<()> {
@@ -300,9 +302,7 @@ impl Pack {
         if io::stderr().is_terminal() {
             eprint!("\r\x1b[K");
         }
-        let mut file = self.archive.into_inner()?.finish()?;
-        file.flush()?;
-        file.sync_all()
+        self.archive.into_inner()?.finish()?.flush()
     }
 }
 
