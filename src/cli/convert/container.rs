@@ -8,6 +8,7 @@ use super::network::network;
 use super::ports::ports;
 use super::project::project_name;
 use super::resources::resources;
+use super::shape;
 use super::tree::{
     COMMENT, Entries, entries, is_on, items, map, number, pairs, scalar, scalars, set, text, texts,
 };
@@ -100,6 +101,9 @@ pub(super) fn container(work: &Work<'_>, service: &Value, name: &str, pod: &mut 
         let why = INSTEAD.iter().find(|(known, _)| known == key);
         let why = why.map(|(_, why)| format!(": {why}")).unwrap_or_default();
         work.lost(&mut all, format_args!("{key}{why}"));
+    }
+    for what in shape::unknown(service) {
+        work.lost(&mut all, format_args!("{what}"));
     }
     devices(work, service, name, pod, &mut all);
     network(work, service, pod);

@@ -26,6 +26,7 @@ mod quadlet;
 mod resources;
 mod run_line;
 mod text;
+mod shape;
 mod tree;
 mod twice;
 mod unit;

@@ -1,6 +1,8 @@
 //! `volumes`, `tmpfs`, `shm_size`, `secrets` and `configs`: what is mounted into a container, and from where.
 
-use super::tree::{Commented, Entries, entries, is_on, items, map, scalar, scalars, set, text};
+use super::tree::{
+    Commented, Entries, entries, is_on, is_yes, items, map, scalar, scalars, set, text,
+};
 use super::words::size;
 use super::work::{Pod, Work};
 use crate::images::trust::encode_base64;
@@ -177,6 +179,15 @@ fn long(work: &Work<'_>, item: &Value, pod: &mut Pod, all: &mut Vec<Value>) {
         for option in unknown_options(key, value) {
             work.lost(all, format_args!("{of}: the option {option}"));
         }
+    }
+    let makes = inner("bind", "create_host_path");
+    if makes.is_some_and(|word| !is_yes(&word)) {
+        let what = format_args!(
+            "bind {}: create_host_path: false: a path that is missing is made; `type: Directory` or `type: File` beside \
+             the `path` refuses that",
+            mount.target
+        );
+        work.lost(all, what);
     }
     add(work, &mount, pod, all);
 }

@@ -9,6 +9,9 @@ use crate::spec::value::Value;
 /// The condition of compose for a service that has run to its end.
 pub(super) const COMPLETED: &str = "service_completed_successfully";
 
+/// The conditions of compose.
+pub(super) const CONDITIONS: [&str; 3] = ["service_started", "service_healthy", COMPLETED];
+
 /// Limit of what a pod waits for.
 const MAX_AFTER: usize = 16;
 

@@ -5,6 +5,7 @@ use super::command_line;
 use super::include::{folder, include, rebase};
 use super::interpolate::{Variables, unset};
 use super::network::extra_hosts;
+use super::shape;
 use super::tree::{Entries, entries, items, map, pairs, scalar, scalars, set, text, texts};
 use super::twice;
 use crate::spec::value::{MAX_VALUES, Value};
@@ -290,9 +291,13 @@ pub(super) fn read(content: &str, name: &str, variables: &Variables<'_>) -> Resu
     for mut document in documents {
         let replaced = variables.replace_all(&mut document);
         replaced.map_err(|why| format!("{name}: {why}"))?;
+        // Before anything is put over it: what is no text in a list would be lost then.
+        shape::refused(&document).map_err(|why| format!("{name}: {why}"))?;
         whole = merged("", 0, whole, document);
     }
-    Ok(present(whole))
+    let whole = present(whole);
+    shape::refused(&whole).map_err(|why| format!("{name}: {why}"))?;
+    Ok(whole)
 }
 
 /// A file as compose has it today. The first ones had nothing but services.
@@ -443,11 +448,11 @@ pub(super) fn merged(key: &str, depth: usize, base: Value, over: Value) -> Value
 }
 
 /// The tags by which a file takes a value of an earlier one away, and puts another in its place.
-const RESET: &str = "!reset";
-const TAGS: &[&str] = &[RESET, "!override"];
+pub(super) const RESET: &str = "!reset";
+pub(super) const TAGS: &[&str] = &[RESET, "!override"];
 
 /// The tag of a value, and the value.
-fn tag(value: &Value) -> Option<(&str, &Value)> {
+pub(super) fn tag(value: &Value) -> Option<(&str, &Value)> {
     match value {
         Value::Map(entries) => match &entries[..] {
             [(tag, inside)] if TAGS.contains(&&**tag) => Some((tag, inside)),

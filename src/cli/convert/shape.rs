@@ -1,0 +1,441 @@
+//! The shape of services: what compose refuses because it would be lost in silence, and settings that it does not know.
+
+use super::order::CONDITIONS;
+use super::project::{RESET, tag};
+use super::tree::{entries, is_yes, items};
+use crate::spec::value::Value;
+
+/// Lists of texts, and what is between a name and a value in one.
+const LISTS: [(&str, &str); 19] = [
+    ("annotations", "="),
+    ("cap_add", ":"),
+    ("cap_drop", ":"),
+    ("command", ": "),
+    ("depends_on", ":"),
+    ("dns", ":"),
+    ("dns_opt", ":"),
+    ("dns_search", ":"),
+    ("entrypoint", ": "),
+    ("environment", "="),
+    ("expose", ":"),
+    ("extra_hosts", "="),
+    ("group_add", ":"),
+    ("labels", "="),
+    ("links", ":"),
+    ("networks", ":"),
+    ("security_opt", ":"),
+    ("sysctls", "="),
+    ("tmpfs", ":"),
+];
+
+/// The lists that may be mappings instead: of texts, or of mappings.
+const OF_TEXTS: [&str; 4] = ["annotations", "environment", "labels", "sysctls"];
+const OF_MAPPINGS: [&str; 2] = ["depends_on", "networks"];
+
+/// Settings of one value.
+const SINGLE: [&str; 24] = [
+    "container_name",
+    "cpu_period",
+    "cpu_quota",
+    "cpus",
+    "domainname",
+    "hostname",
+    "image",
+    "ipc",
+    "mem_limit",
+    "mem_reservation",
+    "network_mode",
+    "pid",
+    "pull_policy",
+    "restart",
+    "scale",
+    "shm_size",
+    "stop_grace_period",
+    "stop_signal",
+    "user",
+    "working_dir",
+    // These are switches, too.
+    "init",
+    "privileged",
+    "read_only",
+    "tty",
+];
+
+/// Settings that are on or off.
+const SWITCHES: [&str; 5] = ["init", "privileged", "read_only", "stdin_open", "tty"];
+
+/// The settings of mappings in a service; those of the items have the path of their list.
+const NESTED: [(&str, &[&str]); 11] = [
+    ("configs", &["source", "target", "uid", "gid", "mode"]),
+    ("depends_on.*", &["condition", "required", "restart"]),
+    (
+        "deploy",
+        &[
+            "endpoint_mode",
+            "labels",
+            "mode",
+            "placement",
+            "replicas",
+            "resources",
+            "restart_policy",
+            "rollback_config",
+            "update_config",
+        ],
+    ),
+    ("deploy.resources", &["limits", "reservations"]),
+    ("deploy.resources.limits", &["cpus", "memory", "pids"]),
+    (
+        "deploy.resources.reservations",
+        &["cpus", "memory", "devices", "generic_resources"],
+    ),
+    (
+        "deploy.restart_policy",
+        &["condition", "delay", "max_attempts", "window"],
+    ),
+    ("env_file", &["path", "required", "format"]),
+    (
+        "healthcheck",
+        &[
+            "test",
+            "interval",
+            "timeout",
+            "retries",
+            "start_period",
+            "start_interval",
+            "disable",
+        ],
+    ),
+    (
+        "ports",
+        &[
+            "target",
+            "published",
+            "host_ip",
+            "protocol",
+            "name",
+            "mode",
+            "app_protocol",
+        ],
+    ),
+    // The last one is podman's.
+    (
+        "secrets",
+        &["source", "target", "uid", "gid", "mode", "type"],
+    ),
+];
+
+/// Refuses services of a file that compose refuses, all of them at once.
+pub(super) fn refused(file: &Value) -> Result<(), String> {
+    let mut wrong = Vec::new();
+    for (name, service) in entries(meant(file.get("services"))) {
+        for (key, value) in entries(meant(Some(service))) {
+            let Some(value) = meant(Some(value)) else {
+                continue;
+            };
+            let mut say = |what: String| wrong.push(format!("{key} of `{name}`: {what}"));
+            if let Some((_, between)) = LISTS.iter().find(|(list, _)| list == key) {
+                texts(key, between, value, &mut say);
+            } else if SINGLE.contains(&&**key) || SWITCHES.contains(&&**key) {
+                single(value, SWITCHES.contains(&&**key), &mut say);
+            } else if key == "healthcheck" {
+                for (field, value) in entries(Some(value)) {
+                    let mut say = |what: String| say(format!("{field}: {what}"));
+                    match (&**field, meant(Some(value))) {
+                        ("test", Some(test)) => texts("test", ": ", test, &mut say),
+                        (_, Some(value)) if !field.starts_with("x-") => {
+                            single(value, field == "disable", &mut say);
+                        }
+                        _ => {}
+                    }
+                }
+            }
+        }
+    }
+    match wrong.is_empty() {
+        true => Ok(()),
+        false => Err(wrong.join("; ")),
+    }
+}
+
+/// A value without the tags of files that are put over each other; `None` for one that is taken away.
+fn meant(value: Option<&Value>) -> Option<&Value> {
+    let mut value = value?;
+    while let Some((tag, inside)) = tag(value) {
+        if tag == RESET {
+            return None;
+        }
+        value = inside;
+    }
+    Some(value)
+}
+
+fn single(value: &Value, is_switch: bool, say: &mut dyn FnMut(String)) {
+    let Some(word) = value.scalar_text() else {
+        return say("it is one value, not a list or mapping".to_owned());
+    };
+    let off = ["", "false", "no", "0", "off", "n", "f"];
+    if is_switch && !is_yes(&word) && !off.contains(&&*word.to_ascii_lowercase()) {
+        say(format!("`{word}` is neither true nor false"));
+    }
+}
+
+/// A list of texts, a single one, or a mapping where there may be one.
+fn texts(key: &str, between: &str, value: &Value, say: &mut dyn FnMut(String)) {
+    match value {
+        Value::Map(all) if OF_TEXTS.contains(&key) => {
+            for (name, value) in all {
+                if meant(Some(value)).is_some_and(|value| value.scalar_text().is_none()) {
+                    say(format!("`{name}` has a list or mapping: write one value"));
+                }
+            }
+        }
+        Value::Map(all) if OF_MAPPINGS.contains(&key) => {
+            for (name, value) in all {
+                let Some(value) = meant(Some(value)) else {
+                    continue;
+                };
+                of_mapping(key, name, value, say);
+            }
+        }
+        Value::Map(_) if key == "extra_hosts" => {}
+        Value::Map(all) if !all.is_empty() => say("it is a list, not a mapping".to_owned()),
+        Value::List(all) => {
+            for item in all.iter().filter_map(|item| meant(Some(item))) {
+                if item.scalar_text().is_none() {
+                    say(no_text(between, item));
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+fn of_mapping(key: &str, name: &str, value: &Value, say: &mut dyn FnMut(String)) {
+    let condition = value.get("condition").and_then(|c| meant(Some(c)));
+    match condition.map(Value::scalar_text) {
+        _ if key != "depends_on" => {}
+        Some(Some(word)) if word.is_empty() || CONDITIONS.contains(&&*word) => {}
+        Some(word) => {
+            let word = word.unwrap_or_default();
+            let known = CONDITIONS.join("`, `");
+            say(format!(
+                "{name}: there is no condition `{word}`, only `{known}`"
+            ));
+        }
+        None => {}
+    }
+    if !matches!(value, Value::Map(_) | Value::Null) {
+        let text = value.scalar_text().unwrap_or_default();
+        say(format!(
+            "`{name}: {text}`: write its settings below `{name}`"
+        ));
+    }
+}
+
+/// An item that is no text: mostly one whose `: ` makes a mapping of it.
+fn no_text(between: &str, item: &Value) -> String {
+    let pair = match item {
+        Value::Map(entries) => match &entries[..] {
+            [(name, value)] => value.scalar_text().map(|value| (name, value)),
+            _ => None,
+        },
+        _ => None,
+    };
+    match pair {
+        Some((name, value)) if value.is_empty() => {
+            format!("`{name}:` is a mapping: write `{name}`")
+        }
+        Some((name, value)) if between == ": " => {
+            format!("`{name}: {value}` is a mapping: write it in quotes")
+        }
+        Some((name, value)) => {
+            format!("`{name}: {value}` is a mapping: write `{name}{between}{value}`")
+        }
+        None => "an item is a list or mapping: write it as one text".to_owned(),
+    }
+}
+
+/// The settings in the mappings of a service that there are not, with those that there are.
+pub(super) fn unknown(service: &Value) -> Vec<String> {
+    let mut all = Vec::new();
+    for (path, known) in NESTED {
+        let (path, of_each) = match path.strip_suffix(".*") {
+            Some(path) => (path, true),
+            None => (path, false),
+        };
+        let mut value = Some(service);
+        for key in path.split('.') {
+            value = value.and_then(|value| value.get(key));
+        }
+        let places: Vec<(String, &Value)> = match of_each {
+            true => entries(value)
+                .iter()
+                .map(|(name, value)| (format!("{path}.{name}"), value))
+                .collect(),
+            false => items(value)
+                .into_iter()
+                .map(|value| (path.to_owned(), value))
+                .collect(),
+        };
+        for (path, value) in places {
+            for (key, _) in entries(Some(value)) {
+                if !known.contains(&&**key) && !key.starts_with("x-") {
+                    let known = known.join(", ");
+                    all.push(format!(
+                        "{path}.{key}: there is no such setting, only {known}"
+                    ));
+                }
+            }
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Given;
+    use super::super::convert_test::{compose, converted, fixtures, whole};
+    use super::super::meaning_test::says;
+
+    #[test]
+    fn what_would_be_lost_in_silence_is_refused_as_compose_does() {
+        for (service, expected) in [
+            (
+                "environment: [TZ: Europe/Berlin]",
+                "environment of `a`: `TZ: Europe/Berlin` is a mapping: write `TZ=Europe/Berlin`",
+            ),
+            (
+                "environment: {A: [b]}",
+                "environment of `a`: `A` has a list",
+            ),
+            (
+                "cap_drop: [ALL: ]",
+                "cap_drop of `a`: `ALL:` is a mapping: write `ALL`",
+            ),
+            ("cap_add: {ALL: }", "cap_add of `a`: it is a list"),
+            (
+                "security_opt: [no-new-privileges: true]",
+                "write `no-new-privileges:true`",
+            ),
+            (
+                "command: [echo, a: b]",
+                "`a: b` is a mapping: write it in quotes",
+            ),
+            ("entrypoint: [[a]]", "entrypoint of `a`: an item is a list"),
+            ("labels: [a.b: c]", "write `a.b=c`"),
+            ("sysctls: [net.a: 1]", "write `net.a=1`"),
+            ("extra_hosts: [box: 1.2.3.4]", "write `box=1.2.3.4`"),
+            ("tmpfs: [/run: size=1m]", "write `/run:size=1m`"),
+            ("links: [b: db]", "write `b:db`"),
+            ("dns: [a: 1]", "dns of `a`"),
+            ("group_add: [a: 1]", "group_add of `a`"),
+            ("networks: [front: {aliases: [x]}]", "networks of `a`"),
+            (
+                "depends_on: [b: {condition: service_healthy}]",
+                "depends_on of `a`: an item is a list or mapping",
+            ),
+            (
+                "depends_on: {b: service_healthy}",
+                "write its settings below `b`",
+            ),
+            (
+                "depends_on: {b: {condition: service_completed_succesfully}}",
+                "b: there is no condition `service_completed_succesfully`, only `service_",
+            ),
+            (
+                "healthcheck: {test: [CMD, a: b]}",
+                "healthcheck of `a`: test: `a: b` is a mapping",
+            ),
+            ("privileged: maybe", "privileged of `a`: `maybe` is neither"),
+            (
+                "healthcheck: {disable: x}",
+                "healthcheck of `a`: disable: `x`",
+            ),
+            ("user: ['1000']", "user of `a`: it is one value"),
+            ("environment: !override [A: b]", "write `A=b`"),
+        ] {
+            let text = format!("services: {{a: {{image: 'a:1', {service}}}, b: {{image: 'b:1'}}}}");
+            let why = compose(&text).err().unwrap_or_else(|| panic!("{service}"));
+            assert!(why.contains(expected), "{service}: {why}");
+            // The first form of the files has no `services`.
+            let text = format!("a: {{image: 'a:1', {service}}}\nb: {{image: 'b:1'}}");
+            assert!(compose(&text).is_err(), "{service}");
+        }
+        // All at once, also what another file is put over.
+        let files = [
+            (
+                "1.yaml",
+                "services: {a: {image: x, environment: [A: b], cap_drop: [ALL: ]}}",
+            ),
+            ("2.yaml", "services: {a: {environment: [C=d]}}"),
+        ];
+        let files = files.map(|(name, text)| (name.to_owned(), text.to_owned()));
+        let made = converted(&Given::Files(files.into()), &fixtures().join("none"), &[]);
+        let why = made.err().unwrap_or_default();
+        assert!(
+            why.starts_with("1.yaml: ") && why.contains("`A=b`; cap_drop of `a`"),
+            "{why}"
+        );
+    }
+
+    #[test]
+    fn switches_and_lists_of_every_valid_form_are_taken() {
+        for service in [
+            "privileged: ''",
+            "tty: 'No', stdin_open: off, init: 0",
+            "environment: [A=b, 1, true, ], labels: {a: , b: 1}",
+            "depends_on: {b: {condition: service_started}}",
+            "networks: {front: , back: {}}",
+            "extra_hosts: {a: [1.2.3.4, '::1']}",
+            "cap_drop: !reset [ALL: ], environment: {A: !reset null}",
+        ] {
+            let text = format!("services: {{a: {{image: 'a:1', {service}}}, b: {{image: 'b:1'}}}}");
+            whole(&compose(&text).unwrap_or_else(|why| panic!("{service}: {why}")));
+        }
+    }
+
+    #[test]
+    fn settings_that_there_are_not_are_named() {
+        for (service, path) in [
+            (
+                "deploy: {resources: {limits: {cpu: 1}}}",
+                "deploy.resources.limits.cpu: there is no such setting, only cpus, memory, pids",
+            ),
+            (
+                "deploy: {resources: {reservation: {cpus: 1}}}",
+                "deploy.resources.reservation:",
+            ),
+            (
+                "deploy: {resources: {reservations: {mem: 1g}}}",
+                "deploy.resources.reservations.mem:",
+            ),
+            ("deploy: {replica: 2}", "deploy.replica:"),
+            (
+                "deploy: {restart_policy: {conditions: any}}",
+                "deploy.restart_policy.conditions:",
+            ),
+            (
+                "healthcheck: {test: 'true', intervall: 5s}",
+                "healthcheck.intervall:",
+            ),
+            ("ports: [{target: 80, publish: 80}]", "ports.publish:"),
+            (
+                "depends_on: {b: {conditions: x}}",
+                "depends_on.b.conditions:",
+            ),
+            ("secrets: [{source: s, targets: x}]", "secrets.targets:"),
+            ("env_file: [{path: x, require: false}]", "env_file.require:"),
+        ] {
+            says(
+                &format!("  a: {{image: 'a:1', {service}}}\n  b: {{image: 'b:1'}}\n"),
+                &[&format!("not carried over: {path}")],
+                &[],
+            );
+        }
+        says(
+            "  a: {image: 'a:1', healthcheck: {test: 'true', x-mine: 1}, deploy: {x-a: {}}}\n",
+            &[],
+            &["no such setting"],
+        );
+    }
+}
