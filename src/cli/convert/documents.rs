@@ -5,6 +5,7 @@ use std::cell::RefCell;
 
 use super::container::container;
 use super::deployment;
+use super::health::patience;
 use super::names::{self, Group, Named};
 use super::order::{Waits, after};
 use super::plan::Plan;
@@ -241,6 +242,9 @@ fn own_restart(service: &Value, head: &Value, container: &mut Value) {
     }
 }
 
+/// How often a container is checked that others of its pod wait for, in seconds.
+const STARTUP_PERIOD: u32 = 5;
+
 /// Makes a container one that others of its pod start after: an init container that goes on. Those that wait until it is
 /// healthy wait for its startup probe.
 fn sidecar(work: &Work<'_>, service: &Value, gates: bool, container: &mut Value) {
@@ -264,9 +268,16 @@ fn sidecar(work: &Work<'_>, service: &Value, gates: bool, container: &mut Value)
     if let Some(Value::Map(mut probe)) = ready.filter(|_| gates)
         && !fields.iter().any(|(key, _)| key == "startupProbe")
     {
-        set(&mut probe, "periodSeconds", number(5_u32));
-        set(&mut probe, "failureThreshold", number(120_u32));
+        let check = service.get("healthcheck").unwrap_or(&Value::Null);
+        let failures = patience(check).div_ceil(STARTUP_PERIOD).max(120);
+        set(&mut probe, "periodSeconds", number(STARTUP_PERIOD));
+        set(&mut probe, "failureThreshold", number(failures));
         set(fields, "startupProbe", Value::Map(probe));
+        let what = format_args!(
+            "healthcheck: others of its pod wait until it is healthy: if it is not after {} s, it is restarted",
+            u64::from(failures) * u64::from(STARTUP_PERIOD)
+        );
+        work.lost(fields, what);
     }
 }
 

@@ -36,17 +36,12 @@ pub(super) fn probes(work: &Work<'_>, service: &Value, container: &mut Entries) 
             work.lost(container, what);
         }
     }
-    let time = |key: &str, otherwise: u32| {
-        let given = scalar(check, key).and_then(|text| seconds(&text));
-        given.filter(|s| *s > 0).unwrap_or(otherwise)
-    };
-    let given = scalar(check, "retries");
-    let retries = given.as_deref().map(str::parse::<u32>);
-    if let (Some(given), Some(Err(_))) = (&given, &retries) {
+    let time = |key: &str, otherwise: u32| time(check, key, otherwise);
+    if let Some(given) = scalar(check, "retries").filter(|text| text.parse::<u32>().is_err()) {
         let what = format_args!("healthcheck.retries: {given}: it is no number");
         work.lost(container, what);
     }
-    let retries = retries.and_then(Result::ok).filter(|n| *n > 0).unwrap_or(3);
+    let retries = retries(check);
     let interval = time("interval", 30);
     let probe = |period: u32, failures: u32| {
         let mut probe = Entries::new();
@@ -62,7 +57,7 @@ pub(super) fn probes(work: &Work<'_>, service: &Value, container: &mut Entries) 
             let start = time("start_period", 0);
             if start > 0 {
                 let period = time("start_interval", interval);
-                let whole = start.saturating_add(interval.saturating_mul(retries));
+                let whole = patience(check);
                 set(
                     container,
                     "startupProbe",
@@ -80,6 +75,22 @@ pub(super) fn probes(work: &Work<'_>, service: &Value, container: &mut Entries) 
         }
     }
     set(container, "readinessProbe", probe(interval, retries));
+}
+
+fn time(check: &Value, key: &str, otherwise: u32) -> u32 {
+    let given = scalar(check, key).and_then(|text| seconds(&text));
+    given.filter(|s| *s > 0).unwrap_or(otherwise)
+}
+
+fn retries(check: &Value) -> u32 {
+    let given = scalar(check, "retries").and_then(|text| text.parse().ok());
+    given.filter(|n| *n > 0).unwrap_or(3)
+}
+
+/// For how many seconds after its start a health check lets a container be unwell.
+pub(super) fn patience(check: &Value) -> u32 {
+    let failing = time(check, "interval", 30).saturating_mul(retries(check));
+    time(check, "start_period", 0).saturating_add(failing)
 }
 
 /// A health check as podman's command line has it: words of a program as JSON, what a shell reads, or either with the first

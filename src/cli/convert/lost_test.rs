@@ -1,6 +1,6 @@
 //! Settings that cannot be carried over and are named, and settings that only look like it.
 
-use super::convert_test::{compose, whole};
+use super::convert_test::{compose, converted, fixtures, whole};
 use super::files::with_override;
 use super::meaning_test::{check, says};
 use super::{Given, Source, convert, file_name};
@@ -143,4 +143,61 @@ fn folders_of_devices_are_all_devices_in_them() {
         &["/dev/dvb/*/*:/dev/dvb/, /dev/dma_heap/*:/dev/dma_heap/, /dev/mine/*:/dev/mine/"],
         &[],
     );
+}
+
+#[test]
+fn networks_that_are_named_twice_are_asked_for_nothing() {
+    let files = |first: &str, second: &str| {
+        let files = [("1.yaml", first), ("2.yaml", second)];
+        let files = files.map(|(name, a)| (name.to_owned(), format!("services: {{a: {a}}}")));
+        let output = converted(&Given::Files(files.into()), &fixtures().join("none"), &[]);
+        whole(&output.unwrap())
+    };
+    let list = "{image: 'a:1', networks: [front]}";
+    let mapping = "{image: 'a:1', networks: {front: {aliases: [web]}}}";
+    for (first, second) in [(list, mapping), (mapping, list)] {
+        let made = files(first, second);
+        check(first, &made, &["name: web\n"], &["networks.front"]);
+    }
+    says(
+        "  base: {image: 'b:1', networks: [front]}\n  a: {extends: base, networks: {front: {aliases: [web]}}}\n",
+        &["name: web\n"],
+        &["networks.front"],
+    );
+}
+
+#[test]
+fn what_others_of_its_pod_wait_for_has_as_long_as_its_health_check_gives_it() {
+    for (check, failures) in [
+        ("interval: 5s", 120),
+        ("start_period: 15m, interval: 10s, retries: 6", 192),
+        ("interval: 5m", 180),
+    ] {
+        says(
+            &format!(
+                "  vpn: {{image: 'v:1', restart: always, healthcheck: {{test: 'true', {check}}}}}\n  app: {{image: 'a:1', \
+                 network_mode: 'service:vpn', depends_on: {{vpn: {{condition: service_healthy}}}}}}\n"
+            ),
+            &[
+                &format!(
+                    "      periodSeconds: 5\n      timeoutSeconds: 30\n      failureThreshold: {failures}\n"
+                ),
+                &format!("if it is not after {} s, it is restarted", failures * 5),
+            ],
+            &[],
+        );
+    }
+}
+
+#[test]
+fn secrets_and_configs_that_are_made_elsewhere_have_the_name_they_have_there() {
+    for external in ["{external: {name: other}}", "{external: true, name: other}"] {
+        let text = format!(
+            "services: {{a: {{image: 'a:1', secrets: [s], configs: [c]}}}}\nsecrets: {{s: {external}}}\nconfigs: {{c: \
+             {external}}}\nname: shop\n"
+        );
+        let made = whole(&compose(&text).unwrap());
+        let wanted = ["secretName: other\n", "configMap:\n      name: other\n"];
+        check(&text, &made, &wanted, &["name: shop-s", "name: shop-c"]);
+    }
 }

@@ -347,10 +347,8 @@ fn named(work: &Work<'_>, of: &Mount, pod: &mut Pod) -> Result<(String, bool), &
         );
         work.lost(&mut pod.volumes, what);
     }
-    // Files of the first forms of compose have the name below `external`.
-    let external_name = declared.get("external").and_then(|it| scalar(it, "name"));
-    let external = is_on(declared, "external") || external_name.is_some();
-    let claim = match external_name.or_else(|| scalar(declared, "name")) {
+    let (external, own_name) = elsewhere(declared);
+    let claim = match own_name {
         Some(name) => work.shared.named(CLAIM, &name),
         None if external => work.shared.named(CLAIM, source),
         None => work
@@ -378,6 +376,14 @@ fn named(work: &Work<'_>, of: &Mount, pod: &mut Pod) -> Result<(String, bool), &
     let volume = map([("claimName", text(claim))]);
     let name = pod.volume(source, "persistentVolumeClaim", &volume);
     Ok((name, false))
+}
+
+/// Whether a volume, secret or config is made elsewhere, and the name that is its own. Files of the first forms of compose
+/// have it below `external`.
+fn elsewhere(declared: &Value) -> (bool, Option<String>) {
+    let external_name = declared.get("external").and_then(|it| scalar(it, "name"));
+    let external = is_on(declared, "external") || external_name.is_some();
+    (external, external_name.or_else(|| scalar(declared, "name")))
 }
 
 /// Whether several services mount a volume.
@@ -479,9 +485,10 @@ fn object(
     } else {
         key
     };
-    let object = match scalar(declared, "name") {
+    let (external, own_name) = elsewhere(declared);
+    let object = match own_name {
         Some(name) => work.shared.named(kind, &name),
-        None if is_on(declared, "external") => work.shared.named(kind, name),
+        None if external => work.shared.named(kind, name),
         None => work.shared.object(kind, &format!("file {name}"), name),
     };
     let source = work.shared.source;

@@ -381,10 +381,10 @@ pub(super) fn merged(key: &str, depth: usize, base: Value, over: Value) -> Value
             Value::Map(all)
         }
         ("depends_on" | "networks", Value::List(names), over @ Value::Map(_)) => {
-            merged(key, depth, by_name(&names), over)
+            merged(key, depth, by_name(key, &names), over)
         }
         ("depends_on" | "networks", base @ Value::Map(_), Value::List(names)) => {
-            merged(key, depth, base, by_name(&names))
+            merged(key, depth, base, by_name(key, &names))
         }
         ("volumes" | "devices", Value::List(base), Value::List(over)) => {
             let target = |item: &Value| match item {
@@ -480,9 +480,12 @@ fn untag(value: &mut Value) {
     }
 }
 
-/// Names as the mapping that they are short for.
-fn by_name(names: &[Value]) -> Value {
+/// Names as the mapping that they are short for: in one of networks, nothing is asked of them.
+fn by_name(key: &str, names: &[Value]) -> Value {
     let names = names.iter().filter_map(Value::scalar_text);
-    let started = || map([("condition", text("service_started"))]);
-    Value::Map(names.map(|name| (name, started())).collect())
+    let meant = || match key {
+        "depends_on" => map([("condition", text("service_started"))]),
+        _ => Value::Null,
+    };
+    Value::Map(names.map(|name| (name, meant())).collect())
 }
