@@ -1,11 +1,13 @@
 //! The files that are converted: those that are named, with what belongs to them, or what lies in the current directory.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use super::super::args::ConvertArgs;
 use super::super::error::{CliError, Result};
 use super::super::validate;
-use super::{MAX_NAMED, interpolate, unit};
+use super::unit::{self, Unit};
+use super::{MAX_NAMED, interpolate};
 use crate::sys::file;
 
 /// The files beside a compose file that override it, of which the first counts.
@@ -21,19 +23,20 @@ pub(super) fn paths(args: &ConvertArgs) -> Result<Vec<PathBuf>> {
     if !args.files.is_empty() || !args.line.is_empty() {
         let mut all = Vec::new();
         for path in &args.files {
-            let found = with_drop_ins(path);
+            let found = with_units(path);
             let found = found.map_err(|e| {
                 CliError::new(format!("could not read `{}`", path.display())).because(e)
             })?;
             all.extend(found);
         }
-        let mut once: Vec<PathBuf> = Vec::new();
-        for path in all {
-            if !once.contains(&path) {
-                once.push(path);
-            }
-        }
-        return Ok(once);
+        // A unit may be given, and named by another one.
+        let place = |path: &Path| {
+            let folder = folder(Some(path)).unwrap_or_default();
+            folder.join(path.file_name().unwrap_or(path.as_os_str()))
+        };
+        let mut places = BTreeSet::new();
+        all.retain(|path| places.insert(place(path)));
+        return Ok(all);
     }
     if let Some(listed) = compose_file(args)? {
         return Ok(listed);
@@ -83,6 +86,39 @@ fn compose_file(args: &ConvertArgs) -> Result<Option<Vec<PathBuf>>> {
     Ok(listed.map(|listed| listed.split(&separator).map(PathBuf::from).collect()))
 }
 
+/// A unit and the units beside it that it names, each with the files of its folders.
+pub(super) fn with_units(path: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let mut all = with_drop_ins(path)?;
+    let mut units = vec![path.to_owned()];
+    let mut at = 0;
+    while let Some(unit) = units.get(at).cloned() {
+        at += 1;
+        // What cannot be read is refused where it is read for good.
+        for name in named_by(&unit).unwrap_or_default() {
+            let beside = unit.with_file_name(name);
+            if !units.contains(&beside) && beside.is_file() {
+                all.extend(with_drop_ins(&beside)?);
+                units.push(beside);
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// The names of the units that one names, itself or in the files of its folders.
+fn named_by(path: &Path) -> Option<Vec<String>> {
+    let name = path.to_string_lossy();
+    if !unit::has_kind(&name) || !path.is_file() {
+        return None;
+    }
+    let text = |path: &Path| file::read_text(path).ok();
+    let mut unit = Unit::read(&name, &text(path)?).ok()?;
+    for drop_in in with_drop_ins(path).ok()?.iter().skip(1) {
+        unit.add(&drop_in.to_string_lossy(), &text(drop_in)?).ok()?;
+    }
+    Some(unit.names())
+}
+
 /// A unit and the files of its folders (`web.container.d`, `container.d`); for such a folder, its files.
 fn with_drop_ins(path: &Path) -> std::io::Result<Vec<PathBuf>> {
     let is_unit = |path: &Path| unit::is_unit(&path.to_string_lossy());
@@ -111,10 +147,9 @@ fn with_drop_ins(path: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(all)
 }
 
-/// The name by which a text is known: units are found by their folders.
-fn name_of(path: &Path) -> String {
-    let is_unit = unit::is_unit(&path.to_string_lossy());
-    let folder = folder(Some(path)).ok().filter(|_| is_unit);
+/// The name by which a text is known: units, and what they name, are found by their folders.
+fn name_of(path: &Path, beside_units: bool) -> String {
+    let folder = folder(Some(path)).ok().filter(|_| beside_units);
     match (folder, path.file_name()) {
         (Some(folder), Some(name)) => folder.join(name).display().to_string(),
         _ => path.display().to_string(),
@@ -130,13 +165,36 @@ pub(super) fn folder(first: Option<&Path>) -> std::io::Result<PathBuf> {
     parent.unwrap_or(Path::new(".")).canonicalize()
 }
 
-pub(super) fn contents(paths: &[PathBuf]) -> Result<Vec<(String, String)>> {
+/// What is said of a file beside units that is none.
+pub(super) fn passed_over(file: &str) -> String {
+    let name = file.rsplit('/').next().unwrap_or(file);
+    format!("{name}: it is no unit, manifest or compose file")
+}
+
+/// The texts of files with their names, and remarks on those beside units that have no text.
+pub(super) fn contents(paths: &[PathBuf]) -> Result<(Vec<(String, String)>, Vec<String>)> {
     let mut all = Vec::new();
+    let mut remarks = Vec::new();
     let mut left = validate::MAX_FILE;
+    let is_unit = |path: &PathBuf| unit::is_unit(&path.to_string_lossy());
+    let beside_units = paths.iter().any(is_unit);
     for path in paths {
         let failed = || CliError::new(format!("could not read `{}`", path.display()));
+        let mut pass_over = || {
+            let what = passed_over(&path.to_string_lossy());
+            remarks.push(format!("quadlet: not carried over: {what}"));
+        };
+        let may_be_none = beside_units && !is_unit(path);
+        if may_be_none && path.is_dir() {
+            pass_over();
+            continue;
+        }
         let bytes = validate::read(path).map_err(|e| failed().because(e))?;
         let size = bytes.len() as u64;
+        if may_be_none && (size > validate::MAX_FILE || std::str::from_utf8(&bytes).is_err()) {
+            pass_over();
+            continue;
+        }
         left = left
             .checked_sub(size)
             .ok_or_else(|| failed().because("the files have more than 10 MiB"))?;
@@ -145,7 +203,7 @@ pub(super) fn contents(paths: &[PathBuf]) -> Result<Vec<(String, String)>> {
             .strip_prefix('\u{feff}')
             .map(str::to_owned)
             .unwrap_or(content);
-        all.push((name_of(path), content));
+        all.push((name_of(path, beside_units), content));
     }
-    Ok(all)
+    Ok((all, remarks))
 }

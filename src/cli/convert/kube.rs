@@ -65,6 +65,10 @@ pub(super) fn load(
         stem if stem == "-" => "pod".to_owned(),
         stem => stem.into_owned(),
     };
+    for (name, text) in files.iter().filter(|_| files.len() > 1) {
+        // Of all together, an error would not say which one has it.
+        parsed(name, text)?;
+    }
     let texts: Vec<&str> = files.iter().map(|(_, text)| &**text).collect();
     Ok(Some(Project {
         origin: "kube",
@@ -80,10 +84,7 @@ pub(super) fn converted(
     content: &str,
     namespace: Option<&str>,
 ) -> Result<(String, Vec<String>), String> {
-    let documents = parse::parse(content).map_err(|problem| {
-        let (line, column) = problem.at.unwrap_or((1, 1));
-        format!("{file}:{line}:{column}: {}", problem.message)
-    })?;
+    let documents = parsed(file, content)?;
     let mut changes = Changes::default();
     let mut all = Vec::new();
     for mut document in documents {
@@ -99,6 +100,13 @@ pub(super) fn converted(
     let documents = claims.iter().chain(&all).map(text::yaml);
     let documents: Vec<String> = documents.collect();
     Ok((documents.join("---\n"), changes.remarks))
+}
+
+fn parsed(file: &str, content: &str) -> Result<Vec<Value>, String> {
+    parse::parse(content).map_err(|problem| {
+        let (line, column) = problem.at.unwrap_or((1, 1));
+        format!("{file}:{line}:{column}: {}", problem.message)
+    })
 }
 
 #[derive(Default)]

@@ -14,6 +14,7 @@ mod files;
 mod health;
 mod include;
 mod interpolate;
+mod kind;
 mod kube;
 mod mounts;
 mod names;
@@ -25,16 +26,19 @@ mod project;
 mod quadlet;
 mod resources;
 mod run_line;
-mod text;
 mod shape;
+mod text;
 mod tree;
 mod twice;
 mod unit;
+mod unit_order;
 mod words;
 mod work;
 
 #[cfg(test)]
 mod convert_test;
+#[cfg(test)]
+mod folder_test;
 #[cfg(test)]
 mod kube_test;
 #[cfg(test)]
@@ -54,6 +58,7 @@ use super::error::{CliError, Result};
 use super::{put, validate};
 use crate::spec::value::{MAX_VALUES, Value};
 use crate::sys::file::{self, Durability};
+use kind::{Kind, kinds};
 use project::Project;
 
 /// Limit of a file that a project names, in bytes: that of a ConfigMap.
@@ -159,10 +164,7 @@ impl Given {
     fn has_compose(&self) -> bool {
         match self {
             Self::Line(_) => false,
-            Self::Files(files) => {
-                let mut kinds = files.iter().map(|(name, content)| Kind::of(name, content));
-                kinds.any(|kind| kind == Kind::Compose)
-            }
+            Self::Files(files) => kinds(files).contains(&Kind::Compose),
         }
     }
 }
@@ -182,27 +184,38 @@ fn convert(
             projects.push(project);
         }
         Given::Files(files) => {
-            let kind = |kind: Kind| {
-                let of_kind = files
-                    .iter()
-                    .filter(|(name, content)| Kind::of(name, content) == kind);
-                of_kind.cloned().collect::<Vec<_>>()
+            let kinds = kinds(files);
+            let of = |wanted: Kind| {
+                let all = files.iter().zip(&kinds);
+                let all = all.filter(|(_, kind)| **kind == wanted);
+                all.map(|(file, _)| file.clone()).collect::<Vec<_>>()
             };
-            let compose = kind(Kind::Compose);
+            let compose = of(Kind::Compose);
             if !compose.is_empty() {
-                projects.push(project::load(&compose, source, name)?);
+                let read = project::load(&compose, source, name);
+                projects.push(read.map_err(|why| match files.len() {
+                    1 => why,
+                    _ => in_files(&compose, why),
+                })?);
             }
-            let units = kind(Kind::Quadlet);
+            let units = of(Kind::Quadlet);
+            let mut manifests = of(Kind::Manifests);
             if !units.is_empty() {
                 let mut project = Project {
                     origin: "quadlet",
                     ..Project::default()
                 };
-                quadlet::load(&units, source, &mut project)?;
+                let used = quadlet::load(&units, source, &mut project)?;
+                let is_used = |file: &str| used.contains(&source.absolute(file));
+                // A unit has them in its pods already.
+                manifests.retain(|(file, _)| !is_used(file));
+                for (file, _) in of(Kind::Other).iter().filter(|(file, _)| !is_used(file)) {
+                    project.left_out.push(files::passed_over(file));
+                }
                 projects.push(project);
             }
-            projects.extend(kube::load(&kind(Kind::Manifests), name)?);
-            for (file, content) in kind(Kind::Lines) {
+            projects.extend(kube::load(&manifests, name)?);
+            for (file, content) in of(Kind::Lines) {
                 let mut project = of_lines();
                 let read = run_line::lines(&content, &mut project);
                 read.map_err(|why| format!("{file}: {why}"))?;
@@ -249,6 +262,15 @@ fn convert(
     }
 }
 
+/// An error that says which files it is about.
+fn in_files(files: &[(String, String)], why: String) -> String {
+    let mut names = files.iter().map(|(name, _)| &**name);
+    match names.clone().any(|name| why.contains(name)) {
+        true => why,
+        false => format!("{}: {why}", names.by_ref().collect::<Vec<_>>().join(", ")),
+    }
+}
+
 fn of_lines() -> Project {
     Project {
         origin: "run",
@@ -256,44 +278,15 @@ fn of_lines() -> Project {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Compose,
-    Quadlet,
-    Lines,
-    Manifests,
-}
-
-impl Kind {
-    fn of(name: &str, content: &str) -> Self {
-        let ending = name.rsplit('.').next().unwrap_or_default();
-        let mut lines = content.lines().map(str::trim_start);
-        let first =
-            lines.find(|line| !line.is_empty() && !line.starts_with('#') && !line.starts_with(';'));
-        let first = first.unwrap_or_default();
-        let program = first.trim_start_matches("$ ").trim_start_matches("sudo ");
-        if unit::KINDS.contains(&ending)
-            || first.starts_with('[') && first.trim_end().ends_with(']')
-        {
-            Self::Quadlet
-        } else if ["docker ", "podman ", "nerdctl "]
-            .iter()
-            .any(|word| program.starts_with(word))
-        {
-            Self::Lines
-        } else if kube::is_manifest(content) {
-            Self::Manifests
-        } else {
-            Self::Compose
-        }
-    }
-}
-
 pub(super) fn run(args: &ConvertArgs) -> Result<ExitCode> {
     let paths = files::paths(args)?;
-    let failed = || match paths.first() {
-        Some(path) => CliError::new(format!("could not convert `{}`", path.display())),
-        None => CliError::new("could not convert the command"),
+    let failed = || match &args.files[..] {
+        // The cause names the file.
+        [_, _, ..] => CliError::new("could not convert these files"),
+        _ => match paths.first() {
+            Some(path) => CliError::new(format!("could not convert `{}`", path.display())),
+            None => CliError::new("could not convert the command"),
+        },
     };
     let folder =
         files::folder(paths.first().map(PathBuf::as_path)).map_err(|e| failed().because(e))?;
@@ -303,9 +296,12 @@ pub(super) fn run(args: &ConvertArgs) -> Result<ExitCode> {
         let bytes = file::read_bounded(&place, MAX_NAMED);
         bytes.map_err(|error| format!("`{}`: {error}", place.display()))
     };
-    let given = match args.line.is_empty() {
-        false => Given::Line(args.line.clone()),
-        true => Given::Files(files::contents(&paths)?),
+    let (given, passed_over) = match args.line.is_empty() {
+        false => (Given::Line(args.line.clone()), Vec::new()),
+        true => {
+            let (files, passed_over) = files::contents(&paths)?;
+            (Given::Files(files), passed_over)
+        }
     };
     let own = |name: &str| std::env::var(name).ok();
     let mut set = Vec::new();
@@ -346,7 +342,7 @@ pub(super) fn run(args: &ConvertArgs) -> Result<ExitCode> {
         args.name.as_deref(),
         args.namespace.as_deref(),
     );
-    let output = converted.map_err(|why| {
+    let mut output = converted.map_err(|why| {
         // It says what to do.
         let is_told = why.contains("--env-file");
         let is_unset = why.contains("is not set");
@@ -359,6 +355,7 @@ pub(super) fn run(args: &ConvertArgs) -> Result<ExitCode> {
             ),
         }
     })?;
+    output.remarks.extend(passed_over);
     finish(args, &output, failed)
 }
 

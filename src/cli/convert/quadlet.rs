@@ -2,11 +2,11 @@
 
 use super::Source;
 use super::health;
-use super::order;
 use super::project::Project;
 use super::run_line::{alias, mount, options, push, raw_file, secret};
-use super::tree::{Entries, entries, map, set, text, texts};
+use super::tree::{Entries, set, text, texts};
 use super::unit::{Unit, adds_to, folders, is_true, unquoted};
+use super::unit_order::depend;
 use super::words::split_unit;
 use crate::spec::value::Value;
 use crate::types::InOrder;
@@ -33,12 +33,12 @@ fn without_at(folder: &str) -> String {
     folder.replace("@.", ".")
 }
 
-/// The project of these units, each with its file's name.
+/// The project of these units, each with its file's name. Returns the files that they name.
 pub(super) fn load(
     files: &[(String, String)],
     source: &Source<'_>,
     project: &mut Project,
-) -> Result<(), String> {
+) -> Result<Vec<String>, String> {
     let mut units = Vec::new();
     for (file, content) in files.iter().filter(|(file, _)| adds_to(file).is_none()) {
         let mut unit = Unit::read(file, content)?;
@@ -69,6 +69,11 @@ pub(super) fn load(
             );
             project.left_out.push(what);
         }
+        for what in &unit.of_user {
+            let what = format!("{}.{}: {what}", unit.name, unit.kind);
+            project.left_out.push(what);
+        }
+        absent(unit, &units, project);
     }
     for unit in units.iter().filter(|unit| unit.kind == "kube") {
         for key in ["Yaml", "ConfigMap"] {
@@ -149,7 +154,30 @@ pub(super) fn load(
     for unit in units.iter().filter(|unit| start.contains(&&*unit.kind)) {
         depend(unit, &units, &heads, project);
     }
-    Ok(())
+    let used = units.iter().flat_map(|unit| {
+        let files = unit
+            .keys
+            .iter()
+            .filter(|(_, key, _)| FILES.contains(&&**key));
+        files.flat_map(|(_, _, value)| split_unit(value))
+    });
+    let used = used.map(|path| source.absolute(path.trim_start_matches('-')));
+    Ok(used.collect())
+}
+
+/// Keys whose values are files that are read.
+const FILES: [&str; 3] = ["ConfigMap", "EnvironmentFile", "Yaml"];
+
+/// Says which units one names that were not given. An image is refused without its unit, and a pod has its own remark.
+fn absent(unit: &Unit, units: &[Unit], project: &mut Project) {
+    for name in unit.names() {
+        let is_it = |unit: &Unit| name == format!("{}.{}", unit.name, unit.kind);
+        let has_own = name.ends_with(".pod") || name.ends_with(".image");
+        if !has_own && !units.iter().any(is_it) {
+            let what = format!("{}.{}: {name}: give that unit, too", unit.name, unit.kind);
+            project.left_out.push(what);
+        }
+    }
 }
 
 fn lost(unit: &Unit, section: &str, known: &[&str], project: &mut Project) {
@@ -376,10 +404,13 @@ fn container(unit: &Unit, units: &[Unit]) -> Result<Entries, String> {
             "Group" if user.is_some() => {}
             "Mount" => {
                 let mut mount = mount(value);
-                let source = super::tree::scalar(&mount, "source");
-                let volume = source.as_deref().and_then(|s| s.strip_suffix(".volume"));
-                if let (Value::Map(mount), Some(volume)) = (&mut mount, volume) {
-                    set(mount, "source", text(volume));
+                let source = super::tree::scalar(&mount, "source").unwrap_or_default();
+                let meant = match source.strip_suffix(".volume") {
+                    Some(volume) => Some(volume.to_owned()),
+                    None => image_of("Mount", &source, units).map_err(of)?,
+                };
+                if let (Value::Map(mount), Some(meant)) = (&mut mount, meant) {
+                    set(mount, "source", text(meant));
                 }
                 push(&mut service, "volumes", mount);
             }
@@ -453,27 +484,33 @@ fn container(unit: &Unit, units: &[Unit]) -> Result<Entries, String> {
 }
 
 fn image(value: &str, units: &[Unit], service: &mut Entries) -> Result<(), String> {
+    if value.ends_with(".build") {
+        set(service, "build", Value::Bool(true));
+    }
+    match image_of("Image", value, units)? {
+        Some(image) => set(service, "image", text(image)),
+        None if value.ends_with(".build") => {}
+        None => set(service, "image", text(value)),
+    }
+    Ok(())
+}
+
+/// The name of the image that a unit stands for, if the value of a key is the name of one.
+fn image_of(key: &str, value: &str, units: &[Unit]) -> Result<Option<String>, String> {
     let unit = |kind: &str| {
         let name = value.strip_suffix(kind)?.strip_suffix('.')?;
         units
             .iter()
             .find(|unit| unit.kind == kind && unit.name == name)
     };
-    if let Some(image) = unit("image").and_then(|unit| unit.last("Image", "Image")) {
-        set(service, "image", text(image));
-    } else if value.ends_with(".image") {
-        return Err(format!(
-            "Image={value}: give that unit, too, or name the image"
-        ));
-    } else if value.ends_with(".build") {
-        set(service, "build", Value::Bool(true));
-        if let Some(tag) = unit("build").and_then(|unit| unit.last("Build", "ImageTag")) {
-            set(service, "image", text(tag));
-        }
-    } else {
-        set(service, "image", text(value));
+    let image = unit("image").and_then(|unit| unit.last("Image", "Image"));
+    let tag = || unit("build").and_then(|unit| unit.last("Build", "ImageTag"));
+    match image.or_else(tag) {
+        None if value.ends_with(".image") => Err(format!(
+            "{key}={value}: give that unit, too, or name the image"
+        )),
+        found => Ok(found.map(str::to_owned)),
     }
-    Ok(())
 }
 
 /// Gives the first container of a pod what the pod asks for.
@@ -490,85 +527,4 @@ fn of_pod(unit: &Unit, service: &mut Entries, project: &mut Project) -> Result<(
         }
     }
     Ok(())
-}
-
-/// What a unit starts after: its container waits for that, or its pod's first container. A manifest that exists already is
-/// left as it is.
-fn depend(unit: &Unit, units: &[Unit], heads: &[(&str, String)], project: &mut Project) {
-    let head_of = |pod: &str| {
-        heads
-            .iter()
-            .find(|(of, _)| *of == pod)
-            .map(|(_, head)| &**head)
-    };
-    let own = match &*unit.kind {
-        "container" => Some(&*unit.name),
-        "pod" => head_of(&unit.name),
-        _ => None,
-    };
-    let mut all = Entries::new();
-    let mut seen = Vec::new();
-    for key in ["After", "Requires", "BindsTo", "Wants"] {
-        let words = unit.values("Unit", key).into_iter();
-        for word in words.flat_map(str::split_whitespace) {
-            if is_early(word) || seen.contains(&word) {
-                continue;
-            }
-            seen.push(word);
-            let name = word.rsplit_once('.').map_or(word, |(name, _)| name);
-            let pod = name.strip_suffix("-pod").unwrap_or(name);
-            let is_own = |of: &str| of.strip_suffix(".pod") == Some(pod);
-            if name != pod && unit.last("Container", "Pod").is_some_and(is_own) {
-                continue;
-            }
-            let head = head_of(pod);
-            let named = |kind: &str, name: &str| {
-                let mut units = units.iter();
-                let section = if kind == "kube" { "Kube" } else { "Container" };
-                let is_it = |unit: &&Unit| {
-                    unit.name == name || unit.last(section, "ServiceName") == Some(name)
-                };
-                units.find(|unit| unit.kind == kind && is_it(unit))
-            };
-            let other = named("container", name).or_else(|| named("container", head?));
-            let instead = match (own, other) {
-                (Some(own), Some(other)) if other.name != own => {
-                    let is_oneshot = other.last("Service", "Type") == Some("oneshot");
-                    let condition = match other.last("Container", "Notify") {
-                        _ if is_oneshot => order::COMPLETED,
-                        Some("healthy") => "service_healthy",
-                        _ => "service_started",
-                    };
-                    set(&mut all, &other.name, map([("condition", text(condition))]));
-                    continue;
-                }
-                (Some(_), Some(_)) => continue,
-                (Some(_), None) if named("kube", name).is_none() => {
-                    format!("`coracle.dev/after` takes `unit:{word}`")
-                }
-                (Some(_), None) => "`coracle.dev/after` takes the names of its pods".to_owned(),
-                (None, _) => "give its pods a `coracle.dev/after`".to_owned(),
-            };
-            let what = format!("{}: {key}={word}: {instead}", unit.name);
-            project.left_out.push(what);
-        }
-    }
-    let mut services = project.services.iter_mut();
-    let service = own.and_then(|own| services.find(|(name, _)| *name == own));
-    if let Some((_, Value::Map(service))) = service.filter(|_| !all.is_empty()) {
-        let before = service.iter().find(|(key, _)| key == "depends_on");
-        let before = before.map(|(_, before)| entries(Some(before)).to_vec());
-        for (other, condition) in before.into_iter().flatten() {
-            set(&mut all, &other, condition);
-        }
-        set(service, "depends_on", Value::Map(all));
-    }
-}
-
-/// What is there before pods start, or comes from units that are converted, too.
-fn is_early(unit: &str) -> bool {
-    let made = ["-volume", "-network", "-image", "-build"];
-    let name = unit.strip_suffix(".service").unwrap_or_default();
-    let made = made.iter().any(|ending| name.ends_with(ending));
-    unit.ends_with(".target") || made || unit.contains("network-online") || !unit.contains('.')
 }

@@ -20,16 +20,22 @@ pub(super) struct Unit {
     pub(super) keys: Vec<(String, String, String)>,
     /// The specifiers and variables that nothing is known of here, each once.
     pub(super) unknown: Vec<String>,
+    /// The home of the user whose unit it is; `None` for one of the system.
+    home: Option<String>,
+    /// The specifiers that stand for folders of the user, if it is one's unit, each once.
+    pub(super) of_user: Vec<String>,
 }
+
+/// Below this folder of a user's home are the user's units (podman-systemd.unit(5)).
+const OF_USER: &str = "/.config/containers/systemd";
 
 impl Unit {
     pub(super) fn read(file: &str, content: &str) -> Result<Self, String> {
         let base = file.rsplit('/').next().unwrap_or_default();
         let (name, kind) = base.rsplit_once('.').unwrap_or((base, "container"));
-        let has_container = content.lines().any(|line| line.trim() == "[Container]");
         let kind = match KINDS.contains(&kind) {
             true => kind,
-            false if has_container => "container",
+            false if has_container(content) => "container",
             false => {
                 return Err(format!(
                     "`{file}` is no unit that podman runs containers from"
@@ -41,6 +47,8 @@ impl Unit {
             kind: kind.to_owned(),
             keys: Vec::new(),
             unknown: Vec::new(),
+            home: home(file),
+            of_user: Vec::new(),
         };
         unit.add(file, content)?;
         Ok(unit)
@@ -103,7 +111,8 @@ impl Unit {
         }
     }
 
-    /// A value with the specifiers of systemd that are the same on every machine, for services of the system.
+    /// A value with the specifiers of systemd that are the same on every machine, as they are for services of the system.
+    /// Of a user, only the home is known.
     fn replaced(&mut self, value: &str) -> String {
         let mut out = String::new();
         let mut letters = value.chars();
@@ -113,10 +122,19 @@ impl Unit {
                 continue;
             }
             match letters.next() {
-                Some('h') => out.push_str("/root"),
-                Some('t') => out.push_str("/run"),
-                Some('S') => out.push_str("/var/lib"),
-                Some('E') => out.push_str("/etc"),
+                Some('h') => out.push_str(self.home.as_deref().unwrap_or("/root")),
+                Some(letter @ ('t' | 'S' | 'E')) => {
+                    let folder = match letter {
+                        't' => "/run",
+                        'S' => "/var/lib",
+                        _ => "/etc",
+                    };
+                    out.push_str(folder);
+                    let what = format!("%{letter}: it is the system's {folder} here");
+                    if self.home.is_some() && !self.of_user.contains(&what) {
+                        self.of_user.push(what);
+                    }
+                }
                 Some('T') => out.push_str("/tmp"),
                 Some('%') => out.push('%'),
                 Some(letter) if letter.is_ascii_alphabetic() => {
@@ -160,6 +178,30 @@ impl Unit {
         }
     }
 
+    /// The names of the units that it names, each once.
+    pub(super) fn names(&self) -> Vec<String> {
+        let mut all: Vec<String> = Vec::new();
+        for (_, key, value) in &self.keys {
+            let name = match &**key {
+                "Image" | "Pod" => unquoted(value),
+                "Volume" | "Network" => value.split(':').next().unwrap_or_default(),
+                "Mount" => {
+                    let mut parts = value.split(',').filter_map(|part| part.split_once('='));
+                    let source = parts.find(|(key, _)| matches!(*key, "source" | "src"));
+                    source.map_or("", |(_, source)| source)
+                }
+                _ => continue,
+            };
+            let is_plain = !name.contains(['/', '%', '$']);
+            let kind = name.rsplit_once('.').map_or("", |(_, kind)| kind);
+            let is_unit = ["volume", "network", "image", "build", "pod"].contains(&kind);
+            if is_plain && is_unit && !all.iter().any(|known| known == name) {
+                all.push(name.to_owned());
+            }
+        }
+        all
+    }
+
     pub(super) fn values(&self, section: &str, key: &str) -> Vec<&str> {
         let all = self
             .keys
@@ -171,6 +213,19 @@ impl Unit {
     pub(super) fn last(&self, section: &str, key: &str) -> Option<&str> {
         self.values(section, key).pop().map(unquoted)
     }
+}
+
+/// The home of the user whose units are in the folder of a file.
+fn home(file: &str) -> Option<String> {
+    let (folder, _) = file.rsplit_once('/')?;
+    let (home, below) = folder.split_once(OF_USER)?;
+    let is_it = home.starts_with('/') && (below.is_empty() || below.starts_with('/'));
+    is_it.then(|| home.to_owned())
+}
+
+/// Whether a text describes a container.
+pub(super) fn has_container(content: &str) -> bool {
+    content.lines().any(|line| line.trim() == "[Container]")
 }
 
 /// A single value without the quotes around it.
@@ -186,8 +241,13 @@ pub(super) fn is_true(value: &str) -> bool {
 
 /// Whether a file is a unit, or adds to one, by its name.
 pub(super) fn is_unit(file: &str) -> bool {
+    has_kind(file) || adds_to(file).is_some()
+}
+
+/// Whether a file is a unit by its ending.
+pub(super) fn has_kind(file: &str) -> bool {
     let ending = file.rsplit('.').next().unwrap_or_default();
-    KINDS.contains(&ending) || adds_to(file).is_some()
+    KINDS.contains(&ending)
 }
 
 /// What a file adds to: the name of its folder without `.d`, which is that of a unit (`web.container`), the beginning of
