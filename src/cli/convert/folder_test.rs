@@ -197,3 +197,43 @@ fn the_home_of_a_users_units_is_the_users() {
         check(file, &whole(&output), wanted, unwanted);
     }
 }
+
+#[test]
+fn name_servers_that_are_none_and_several_names_of_an_address_are_taken() {
+    let unit = "[Container]\nImage=i\nDNS=none\nDNS=192.0.2.1\nAddHost=a;b:10.0.0.1\n";
+    check(
+        unit,
+        &whole(&made(&[("a.container", unit)]).unwrap()),
+        &[
+            "dns: none: it is no address of a server",
+            "nameservers:\n    - 192.0.2.1\n",
+            "- ip: 10.0.0.1\n    hostnames:\n    - a\n    - b\n",
+        ],
+        &["- none"],
+    );
+}
+
+#[test]
+fn a_script_may_do_more_than_run_containers() {
+    let script = "#!/bin/bash\nset -e\ncd \"$(dirname \"$0\")\"\nmkdir -p /srv/web\nsudo docker run -d --name web \\\n  \
+                  -p 80:80 nginx:1\n";
+    let text = whole(&made(&[("install.sh", script)]).unwrap());
+    check(
+        script,
+        &text,
+        &[
+            "image: nginx:1",
+            "hostPort: 80",
+            "not carried over: `mkdir -p /srv/web`",
+        ],
+        &[],
+    );
+    let why = made(&[(
+        "a.sh",
+        "set -e\ncd /x && docker run nginx:1\ndocker run b:1\n",
+    )]);
+    assert!(
+        why.err()
+            .is_some_and(|why| why.contains("`&` is the shell's"))
+    );
+}

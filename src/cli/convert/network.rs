@@ -50,7 +50,13 @@ pub(super) fn network(work: &Work<'_>, service: &Value, pod: &mut Pod) {
                 );
                 work.lost(&mut pod.spec, what);
             }
-            of.is_none()
+            // podman's `none` leaves the image's own file.
+            let is_address = word.parse::<std::net::IpAddr>().is_ok();
+            if key == "dns" && !is_address {
+                let what = format_args!("dns: {word}: it is no address of a server");
+                work.lost(&mut pod.spec, what);
+            }
+            of.is_none() && (key != "dns" || is_address)
         });
         if !words.is_empty() {
             set(&mut dns, field, texts(words));
@@ -140,13 +146,16 @@ fn hosts(work: &Work<'_>, service: &Value, pod: &mut Pod) {
             .any(|known| known.eq_ignore_ascii_case(name))
     };
     for entry in extra_hosts(service.get("extra_hosts")) {
-        let (name, ip) = entry
+        let (written, ip) = entry
             .split_once('=')
             .or_else(|| entry.split_once(':'))
             .unwrap_or((&entry, ""));
+        // podman takes several names of one address.
+        let mut names: Vec<String> = written.split(';').map(str::to_owned).collect();
+        names.retain(|name| !name.is_empty());
         let ip = match ip.trim_start_matches('[').trim_end_matches(']') {
             "host-gateway" if is_of_host => "127.0.0.1",
-            "host-gateway" if names_node(name) => continue,
+            "host-gateway" if names.iter().all(|name| names_node(name)) => continue,
             ip => ip,
         };
         match ip.parse::<std::net::IpAddr>() {
@@ -154,10 +163,7 @@ fn hosts(work: &Work<'_>, service: &Value, pod: &mut Pod) {
                 let what = format_args!("extra_hosts: {entry}: a fixed address; use the name");
                 work.lost(&mut aliases, what);
             }
-            Ok(_) => aliases.push(map([
-                ("ip", text(ip)),
-                ("hostnames", texts([name.to_owned()])),
-            ])),
+            Ok(_) => aliases.push(map([("ip", text(ip)), ("hostnames", texts(names))])),
             Err(_) => {
                 let remedy = match ip {
                     "host-gateway" => {

@@ -139,6 +139,11 @@ pub(super) fn lines(content: &str, project: &mut Project) -> Result<(), String> 
         if pending.is_empty() && (line.trim().is_empty() || line.trim_start().starts_with('#')) {
             continue;
         }
+        // What else a script does is named as it is written: only of a command's words the shell has a say.
+        if pending.is_empty() && !has_program(line) {
+            project.left_out.push(format!("`{}`", line.trim()));
+            continue;
+        }
         pending.push_str(line);
         match split(&pending) {
             Ok(_) => command(&split(&without_shell(&pending)?)?, project)?,
@@ -154,6 +159,11 @@ pub(super) fn lines(content: &str, project: &mut Project) -> Result<(), String> 
         true => Ok(()),
         false => Err(split(&pending).err().unwrap_or_default()),
     }
+}
+
+fn has_program(line: &str) -> bool {
+    let programs = ["docker ", "podman ", "nerdctl "];
+    programs.iter().any(|program| line.contains(program))
 }
 
 /// The command without its comments: one at its end, and those between backquotes (`` `#optional` ``), which stand for
