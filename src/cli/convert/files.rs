@@ -171,8 +171,11 @@ pub(super) fn passed_over(file: &str) -> String {
     format!("{name}: it is no unit, manifest or compose file")
 }
 
-/// The texts of files with their names, and remarks on those beside units that have no text.
-pub(super) fn contents(paths: &[PathBuf]) -> Result<(Vec<(String, String)>, Vec<String>)> {
+/// Texts, each with its file's name.
+type Texts = Vec<(String, String)>;
+
+/// The texts of files, and remarks on those beside units that have none.
+pub(super) fn contents(paths: &[PathBuf]) -> Result<(Texts, Vec<String>)> {
     let mut all = Vec::new();
     let mut remarks = Vec::new();
     let mut left = validate::MAX_FILE;
