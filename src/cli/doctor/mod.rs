@@ -89,7 +89,7 @@ pub(super) fn run(client: &Client, args: &DoctorArgs) -> Result<ExitCode> {
         clock(),
     ]);
     findings.extend(options::findings());
-    findings.extend(network::findings());
+    findings.extend(network::findings(&found.effective.config.bridge));
     findings.push(shutdown::finding(client, &found));
     findings.push(directories(&found));
     findings.push(registries(&found));

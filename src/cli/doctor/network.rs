@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::path::Path;
+use std::process::Command;
 
 use nix::unistd::{AccessFlags, access};
 
@@ -9,16 +10,17 @@ use super::{Finding, Level, level, read};
 use crate::network::firewall::{self, HostPort};
 use crate::network::listeners;
 use crate::spec::Protocol;
-use crate::sys::link_check;
+use crate::sys::{link_check, process};
 
 const WITHOUT: &str = "only pods with `hostNetwork: true` will run";
 
-pub(super) fn findings() -> Vec<Finding> {
+/// `bridge` is the name of the pods' bridge.
+pub(super) fn findings(bridge: &str) -> Vec<Finding> {
     let mut found = vec![program()];
     found.extend(kernel());
     found.extend([ipv6(), forwarding()]);
-    found.extend(other_firewalls());
-    found.extend(bridge_calls());
+    found.extend(other_firewalls(bridge));
+    found.extend(bridge_calls(bridge));
     found.extend(name_server());
     found
 }
@@ -111,21 +113,80 @@ fn forwarding() -> Finding {
 
 /// Checks for foreign tables that drop forwarded packets, so that pods could not reach other networks, or those to the
 /// node, where the pods' name server is.
-fn other_firewalls() -> Vec<Finding> {
-    let Ok(chains) = firewall::list_chains() else {
-        return Vec::new();
-    };
-    let tables = dropping_tables(&chains, "forward");
+fn other_firewalls(bridge: &str) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let mut rulesets: Vec<String> = firewall::list_chains().into_iter().collect();
+    for (family, names, program) in LEGACY {
+        // Asking for the table makes it.
+        if read(names).lines().all(|table| table != "filter") {
+            continue;
+        }
+        match listed(program) {
+            Some(rules) => rulesets.push(as_chains(family, program, &rules)),
+            None => found.push(unread(bridge, program)),
+        }
+    }
+    for chains in &rulesets {
+        found.extend(dropping(bridge, chains));
+    }
+    found
+}
+
+/// iptables as it was before nf_tables, whose tables nft does not list: the family, the tables in use, and the program
+/// that shows their rules.
+const LEGACY: [(&str, &str, &str); 2] = [
+    ("ip", "/proc/net/ip_tables_names", "iptables-legacy"),
+    ("ip6", "/proc/net/ip6_tables_names", "ip6tables-legacy"),
+];
+
+/// The rules of the table `filter`; `None` if the program is missing or fails.
+fn listed(program: &str) -> Option<String> {
+    let path = process::find_program(program)?;
+    let output = Command::new(path).arg("-S").output().ok()?;
+    let fine = output.status.success();
+    fine.then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn unread(bridge: &str, program: &str) -> Finding {
+    let detail = format!(
+        "there is a table `filter` of {program}, which could not be read: it may drop packets of pods"
+    );
+    Finding::new(Level::Warn, "other firewall", detail).hint(format!(
+        "if its policies are DROP (`{program} -S`), accept packets that come in or go out on `{bridge}`"
+    ))
+}
+
+/// The rules that iptables lists, as nft would list their chains.
+fn as_chains(family: &str, program: &str, rules: &str) -> String {
+    let chains = rules.lines().filter_map(|line| {
+        let mut words = line.split_whitespace();
+        match (words.next()?, words.next()?, words.next()) {
+            ("-P", chain, Some(policy)) => Some(format!(
+                "\tchain {chain} {{\n\t\ttype filter hook {} priority filter; policy {};\n\t}}\n",
+                chain.to_lowercase(),
+                policy.to_lowercase()
+            )),
+            ("-N", chain, _) => Some(format!("\tchain {chain} {{\n\t}}\n")),
+            _ => None,
+        }
+    });
+    let chains: String = chains.collect();
+    format!("table {family} filter ({program}) {{\n{chains}}}\n")
+}
+
+fn dropping(bridge: &str, chains: &str) -> Vec<Finding> {
+    let tables = dropping_tables(chains, "forward");
     let forwarded = tables.into_iter().map(|table| {
         let detail = format!("table `{table}` drops forwarded packets that it does not know");
-        Finding::new(Level::Warn, "other firewall", detail).hint(way_through(&table, &chains))
+        let hint = way_through(bridge, &table, chains);
+        Finding::new(Level::Warn, "other firewall", detail).hint(hint)
     });
-    let tables = dropping_tables(&chains, "input");
+    let tables = dropping_tables(chains, "input");
     let delivered = tables.into_iter().map(|table| {
         let detail = format!(
             "table `{table}` drops packets to the node that it does not know, such as those of pods for their name server"
         );
-        Finding::new(Level::Warn, "other firewall", detail).hint(way_in(&chains))
+        Finding::new(Level::Warn, "other firewall", detail).hint(way_in(bridge, chains))
     });
     forwarded.chain(delivered).collect()
 }
@@ -149,37 +210,41 @@ fn dropping_tables(chains: &str, hook: &str) -> Vec<String> {
     found
 }
 
-fn way_through(table: &str, chains: &str) -> String {
-    let hint = if table.ends_with(" firewalld") {
-        "let the bridge through: `firewall-cmd --permanent --zone=trusted --add-interface=coracle0 && firewall-cmd --reload`"
+fn way_through(bridge: &str, table: &str, chains: &str) -> String {
+    if table.ends_with(" firewalld") {
+        format!(
+            "let the bridge through: `firewall-cmd --permanent --zone=trusted --add-interface={bridge} && firewall-cmd --reload`"
+        )
     } else if chains.contains("chain ufw-") || chains.contains("chain ufw6-") {
-        "let the bridge through: `ufw route allow in on coracle0`, `ufw route allow out on coracle0` and `ufw allow in on coracle0`"
+        format!(
+            "let the bridge through: `ufw route allow in on {bridge}`, `ufw route allow out on {bridge}` and `ufw allow in on {bridge}`"
+        )
     } else if chains.contains("chain DOCKER-USER") {
-        "let the bridge through: `iptables -I DOCKER-USER -i coracle0 -j ACCEPT` and `iptables -I DOCKER-USER -o coracle0 -j ACCEPT`"
+        format!(
+            "let the bridge through: `iptables -I DOCKER-USER -i {bridge} -j ACCEPT` and `iptables -I DOCKER-USER -o {bridge} -j ACCEPT`"
+        )
     } else {
-        "accept packets that come in or go out on `coracle0` in that table's forward chain"
-    };
-    hint.to_owned()
+        format!("accept packets that come in or go out on `{bridge}` in that table's forward chain")
+    }
 }
 
-fn way_in(chains: &str) -> String {
-    let hint = match chains.contains("chain ufw-") || chains.contains("chain ufw6-") {
-        true => "if it does not let them in yet: `ufw allow in on coracle0`",
-        false => {
-            "if no rule of it does so yet, accept packets that come in on `coracle0` in its input chain"
-        }
-    };
-    hint.to_owned()
+fn way_in(bridge: &str, chains: &str) -> String {
+    match chains.contains("chain ufw-") || chains.contains("chain ufw6-") {
+        true => format!("if it does not let them in yet: `ufw allow in on {bridge}`"),
+        false => format!(
+            "if no rule of it does so yet, accept packets that come in on `{bridge}` in its input chain"
+        ),
+    }
 }
 
 /// Checks bridge-nf-call-ip6tables, which stays on where other bridges may need it.
-fn bridge_calls() -> Option<Finding> {
+fn bridge_calls(bridge: &str) -> Option<Finding> {
     let called = read("/proc/sys/net/bridge/bridge-nf-call-ip6tables") == "1";
     let bridges = link_check::bridges().unwrap_or_default();
     let others: Vec<&str> = bridges
         .iter()
         .map(String::as_str)
-        .filter(|name| *name != "coracle0")
+        .filter(|name| *name != bridge)
         .collect();
     if !called || others.is_empty() {
         return None;
@@ -241,30 +306,30 @@ mod tests {
             (
                 chain("ip filter", "forward", "drop"),
                 &["ip filter"],
-                "coracle0",
+                "go out on `br7`",
             ),
             (
                 chain("inet firewalld", "forward", "accept"),
                 &["inet firewalld"],
-                "firewall-cmd",
+                "--add-interface=br7 ",
             ),
             (
                 chain("ip filter", "forward", "drop")
                     + "table ip filter {\n\tchain ufw-user-forward {\n\t}\n}\n",
                 &["ip filter"],
-                "ufw route allow",
+                "ufw route allow in on br7`",
             ),
             (
                 chain("ip filter", "forward", "drop")
                     + "table ip filter {\n\tchain DOCKER-USER {\n\t}\n}\n",
                 &["ip filter"],
-                "DOCKER-USER",
+                "-o br7",
             ),
         ];
         for (chains, tables, hint) in cases {
             assert_eq!(dropping_tables(chains, "forward"), *tables, "{chains}");
             for table in *tables {
-                assert!(way_through(table, chains).contains(hint), "{chains}");
+                assert!(way_through("br7", table, chains).contains(hint), "{chains}");
             }
         }
     }
@@ -275,7 +340,27 @@ mod tests {
                       \tchain ufw-user-input {\n\t}\n}\ntable inet firewalld {\n\tchain I {\n\t\ttype filter hook input \
                       priority 10; policy accept;\n\t}\n}\n";
         assert_eq!(dropping_tables(chains, "input"), ["ip filter"]);
-        assert!(way_in(chains).contains("ufw allow in"));
+        assert!(way_in("br7", chains).contains("ufw allow in"));
         assert!(dropping_tables(chains, "forward").is_empty());
+    }
+
+    #[test]
+    fn policies_of_legacy_iptables_count_like_those_of_nft() {
+        let rules = "-P INPUT ACCEPT\n-P FORWARD DROP\n-P OUTPUT ACCEPT\n-N DOCKER-USER\n-A FORWARD -j DOCKER-USER\n";
+        let chains = as_chains("ip", "iptables-legacy", rules);
+        let found = dropping("br7", &chains);
+        let detail =
+            "table `ip filter (iptables-legacy)` drops forwarded packets that it does not know";
+        let details: Vec<&str> = found.iter().map(|finding| &*finding.detail).collect();
+        assert_eq!(details, [detail]);
+        let hint = found[0].hint.as_deref().unwrap();
+        assert!(hint.contains("DOCKER-USER -i br7"), "{hint}");
+        let open = "-P INPUT ACCEPT\n-P FORWARD ACCEPT\n-P OUTPUT DROP\n";
+        assert!(dropping("br7", &as_chains("ip6", "ip6tables-legacy", open)).is_empty());
+        let closed = dropping(
+            "br7",
+            &as_chains("ip", "iptables-legacy", "-P INPUT DROP\n"),
+        );
+        assert!(closed[0].detail.contains("drops packets to the node"));
     }
 }
