@@ -1,5 +1,5 @@
 //! Coracle's own annotations, `coracle.dev/…`. An unknown one gets a warning, because a misspelling would silently have
-//! no effect. Annotations of other domains are ignored.
+//! no effect. Annotations of other domains are ignored, apart from those that network plugins go by.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
@@ -32,6 +32,27 @@ const OF_WORKLOADS: [&str; 2] = [rollback::ANNOTATION, rollback::WITHIN];
 
 /// Annotations of services.
 pub(crate) const OF_SERVICES: [&str; 1] = [aliases::ANNOTATION];
+
+/// Annotations of pods that network plugins go by, and what is the case without them.
+const OF_PLUGINS: [(&str, &str); 4] = [
+    ("k8s.v1.cni.cncf.io/networks", ONE_INTERFACE),
+    ("v1.multus-cni.io/default-network", ONE_INTERFACE),
+    ("kubernetes.io/ingress-bandwidth", NO_LIMIT),
+    ("kubernetes.io/egress-bandwidth", NO_LIMIT),
+];
+
+const ONE_INTERFACE: &str = "there are no network plugins here: a pod has the one interface `eth0`";
+const NO_LIMIT: &str = "traffic of pods is not limited here";
+
+/// Warns of annotations of a pod without effect here, which would otherwise be missed.
+pub(crate) fn of_plugins(metadata: &ObjectMeta, path: &Path<'_>, report: &Report) {
+    let given = metadata.annotations.as_ref();
+    for (key, what) in OF_PLUGINS {
+        if given.is_some_and(|given| given.contains_key(key)) {
+            report.warn(&path.field(key), format_args!("accepted, but {what}"));
+        }
+    }
+}
 
 /// Warns of unknown annotations and of labels in coracle's domain; `known` are the annotations of this kind of object.
 pub(crate) fn check(metadata: &ObjectMeta, known: &[&str], path: &Path<'_>, report: &Report) {

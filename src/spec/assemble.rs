@@ -221,6 +221,7 @@ fn settings(
     let written = metadata.annotations.as_ref();
     confinement::annotations(written, &at, report);
     annotations::check(metadata, &annotations::OF_PODS, &path, report);
+    annotations::of_plugins(metadata, &at, report);
     for name in [uid::RESTART_ON_CHANGE, annotations::REQUIRED] {
         let value = written.and_then(|all| all.get(name));
         if let Some(other) = value.filter(|value| !["true", "false"].contains(&value.as_str())) {
