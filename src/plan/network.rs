@@ -84,6 +84,7 @@ fn entry(pod: &PodState, ips: &[IpAddr]) -> PodEntry {
     PodEntry {
         key: pod.spec.key.clone(),
         ips: ips.to_vec(),
+        host_network: pod.spec.host_network,
         hostname: pod.spec.hostname.clone(),
         subdomain: pod.spec.given_subdomain.clone(),
         ready: is_ready(pod),

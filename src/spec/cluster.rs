@@ -22,6 +22,8 @@ pub struct PodEntry {
     pub key: PodKey,
     /// Its addresses, IPv4 first.
     pub ips: Vec<IpAddr>,
+    /// Whether these are the node's.
+    pub host_network: bool,
     /// The pod's own hostname.
     pub hostname: String,
     /// `spec.subdomain` as written.

@@ -300,6 +300,7 @@ fn zone() -> Zone {
         pods: vec![PodEntry {
             key: key("web"),
             ips: vec![[10, 88, 0, 2].into()],
+            host_network: false,
             hostname: "web".to_owned(),
             subdomain: None,
             ready: true,

@@ -176,6 +176,7 @@ pub fn zone(pods: u8) -> Zone {
         .map(|n| PodEntry {
             key: key(&format!("web-{n}")),
             ips: vec![Ipv4Addr::new(10, 88, 1, n).into()],
+            host_network: false,
             hostname: format!("web-{n}"),
             subdomain: None,
             ready: true,

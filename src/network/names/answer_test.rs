@@ -30,6 +30,7 @@ fn pod(name: &str, addresses: &str) -> PodEntry {
     PodEntry {
         key: key(name),
         ips: ips(addresses),
+        host_network: addresses.starts_with("192.0.2."),
         hostname: String::new(),
         subdomain: None,
         ready: true,
@@ -91,6 +92,7 @@ fn zone() -> Zone {
         pod("default/alone", "10.88.0.4"),
         pod("ops/agent", "192.0.2.1"),
         pod("ops/other", "192.0.2.1"),
+        pod("ops/alone", "192.0.2.2"),
     ];
     let db = vec![
         endpoint(
@@ -394,6 +396,7 @@ fn addresses_have_the_names_of_services_before_those_of_pods() {
         ),
         // The node's own address, and addresses outside the ranges.
         ("1.2.0.192.in-addr.arpa", Rtype::PTR, "forward"),
+        ("2.2.0.192.in-addr.arpa", Rtype::PTR, "forward"),
         ("8.8.8.8.in-addr.arpa", Rtype::PTR, "forward"),
         ("888.0.88.10.in-addr.arpa", Rtype::PTR, "forward"),
         (

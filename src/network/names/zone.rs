@@ -119,18 +119,15 @@ impl Zone {
         }
     }
 
-    /// Addresses without a service name get the name of their pod, unless several pods share them: those are the
-    /// node's.
+    /// Addresses without a service name get the name of their pod. The node's are no pod's: the node's resolvers know
+    /// its name.
     fn add_pod_pointers(&mut self, view: &ClusterView) {
-        let mut owners = BTreeMap::<IpAddr, Vec<&PodKey>>::new();
-        for pod in &view.pods {
+        for pod in view.pods.iter().filter(|pod| !pod.host_network) {
+            let PodKey { namespace, name } = &pod.key;
             for ip in &pod.ips {
-                owners.entry(*ip).or_default().push(&pod.key);
-            }
-        }
-        for (ip, pods) in owners {
-            if let ([pod], None) = (pods.as_slice(), self.names.get(&reverse_key(ip))) {
-                self.add_pointer(ip, &format!("{}.{}.pod", pod.name, pod.namespace));
+                if !self.names.contains_key(&reverse_key(*ip)) {
+                    self.add_pointer(*ip, &format!("{name}.{namespace}.pod"));
+                }
             }
         }
     }
