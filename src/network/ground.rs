@@ -138,6 +138,26 @@ fn own_routes(
     Ok(())
 }
 
+/// Removes the routes to ranges that services no longer have: what the bridge had is told by a file, as routes of the
+/// owner's may lead there, too.
+pub(super) fn remove_routes(
+    bridge: &str,
+    ranges: impl Iterator<Item = IpNet>,
+    netlink: &mut Netlink,
+) -> Result<(), NetworkError> {
+    let Some(link) = read("the bridge", snapshot::link(netlink, bridge))? else {
+        return Ok(());
+    };
+    for range in ranges {
+        let (message, flags) = links::delete_link_route(link.index, range);
+        match netlink.request(message, flags) {
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+            done => step("remove a former route through the bridge", bridge, done)?,
+        }
+    }
+    Ok(())
+}
+
 /// The ranges in use outside coracle's bridge.
 pub(super) fn used(bridge: &str, netlink: &mut Netlink) -> Result<Vec<Used>, NetworkError> {
     let links = read("the links", snapshot::all_links(netlink))?;

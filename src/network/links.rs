@@ -234,6 +234,21 @@ pub(super) fn default_route(index: u32, gateway: IpAddr) -> Request {
 
 /// A route to the range through that interface. Fails with EEXIST if it exists.
 pub(super) fn link_route(index: u32, range: IpNet) -> Request {
+    (
+        RouteNetlinkMessage::NewRoute(link_route_message(index, range)),
+        NLM_F_CREATE | NLM_F_EXCL,
+    )
+}
+
+/// Removes such a route. Fails with ESRCH if there is none.
+pub(super) fn delete_link_route(index: u32, range: IpNet) -> Request {
+    (
+        RouteNetlinkMessage::DelRoute(link_route_message(index, range)),
+        0,
+    )
+}
+
+fn link_route_message(index: u32, range: IpNet) -> RouteMessage {
     let mut route = RouteMessage::default();
     route.header.address_family = family(range.addr());
     route.header.destination_prefix_length = range.prefix_len();
@@ -245,10 +260,7 @@ pub(super) fn link_route(index: u32, range: IpNet) -> Request {
         RouteAttribute::Destination(RouteAddress::from(range.network())),
         RouteAttribute::Oif(index),
     ];
-    (
-        RouteNetlinkMessage::NewRoute(route),
-        NLM_F_CREATE | NLM_F_EXCL,
-    )
+    route
 }
 
 /// A route for `::1` on the bridge: replies of pods to clients with that address arrive there, and the kernel is

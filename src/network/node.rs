@@ -409,14 +409,20 @@ impl Inner {
             ipv6: sysctl::ipv6_is_on(),
             seed: &ground::seed(&settings.bridge),
         };
-        if let Some(former) = former
+        if let Some(former) = &former
             && former.set_pods == settings.pod_cidrs
             && former.set_services == settings.service_cidrs
             && former.bridge == settings.bridge
             && ranges::collision(&former.ranges, &used).is_none()
+        if let Some(former) = former.filter(|former| former.bridge == settings.bridge) {
+            // Before they are forgotten.
+            let mut gone = former.ranges.services;
+            gone.retain(|range| !choice.ranges.services.contains(range));
+            ground::remove_routes(&settings.bridge, gone.into_iter(), netlink)?;
+        }
             && ranges::families_are(&former.ranges, &wanted)
         {
-            return Ok(former);
+            return Ok(former.clone());
         }
         let choice = self.choice(ranges::choose(&wanted, &used)?);
         choice.save(&settings.layout)?;

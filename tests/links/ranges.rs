@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use coracle::network::Network;
+
 use crate::node::{BRIDGE, all_talk, ip, nets, on_a_node, recover};
 
 #[test]
@@ -61,6 +63,39 @@ fn a_new_setting_takes_effect_once_no_pod_is_attached() {
         all_talk(&[&after]);
         let seen = ip(&format!("addr show dev {BRIDGE}"));
         assert!(!seen.contains("10.5.0.1"), "{seen}");
+    });
+}
+
+#[test]
+fn a_former_range_of_services_has_no_route_any_more() {
+    on_a_node(|node| {
+        let with = |services: &[&str]| {
+            let mut settings = node.settings.clone();
+            settings.service_cidrs = nets(services);
+            Network::new(settings)
+        };
+        with(&["10.7.0.0/24", "fd07::/112"])
+            .name_servers()
+            .expect("a bridge");
+        ip(&format!("route add 10.9.0.0/24 dev {BRIDGE} proto static"));
+        let next = with(&["10.8.0.0/24", "fd07::/112"]);
+        recover(&next, &[]);
+        next.name_servers().expect("a bridge");
+        let seen = [ip("route"), ip("-6 route")].concat();
+        for (range, stays) in [
+            ("10.7.0.0/24", false),
+            ("10.8.0.0/24", true),
+            ("fd07::/112", true),
+            ("10.9.0.0/24", true),
+        ] {
+            let there = seen.contains(&format!("{range} dev {BRIDGE}"));
+            assert_eq!(there, stays, "{range}: {seen}");
+        }
+        let last = with(&["10.8.0.0/24", "fd08::/112"]);
+        recover(&last, &[]);
+        last.name_servers().expect("a bridge");
+        let seen = ip("-6 route");
+        assert!(!seen.contains("fd07::/112"), "{seen}");
     });
 }
 
