@@ -1,10 +1,13 @@
 //! The choice of ranges on a real node, and the errors if none is possible.
 
 use std::fs;
+use std::sync::Arc;
 
 use coracle::network::Network;
+use coracle::spec::cluster::{ClusterView, Endpoint, ServiceEntry};
 
-use crate::node::{BRIDGE, all_talk, ip, nets, on_a_node, recover};
+use crate::node::{BRIDGE, all_talk, ip, nets, on_a_node, recover, run};
+use crate::pods;
 
 #[test]
 fn a_range_in_use_is_avoided_and_the_choice_is_kept() {
@@ -96,6 +99,44 @@ fn a_former_range_of_services_has_no_route_any_more() {
         last.name_servers().expect("a bridge");
         let seen = ip("-6 route");
         assert!(!seen.contains("fd07::/112"), "{seen}");
+    });
+}
+
+/// The services of a view that lead to the pod.
+fn served(pod: &coracle::spec::PodSpec) -> ClusterView {
+    ClusterView {
+        services: vec![ServiceEntry {
+            spec: Arc::new(pods::service("any", true)),
+            endpoints: vec![Endpoint {
+                pod: pod.key.clone(),
+                hostname: None,
+                ips: vec!["192.0.2.9".parse().expect("an address")],
+                ports: vec![Some(8080)],
+            }],
+        }],
+        pods: Vec::new(),
+    }
+}
+
+#[test]
+fn services_that_came_before_there_could_be_a_bridge_are_served_with_the_first_pod() {
+    on_a_node(|node| {
+        let pod = node.pod("one");
+        let network = node.network();
+        ip(&format!("link add {BRIDGE} type veth peer name other"));
+        let view = served(&pod);
+        let error = network.set_cluster(&view).expect_err("no bridge");
+        assert!(error.to_string().contains("is no bridge"), "{error}");
+        assert!(network.service_addresses().is_empty());
+        ip(&format!("link del {BRIDGE}"));
+        network.attach(&pod).expect("attached");
+        let rules = run("nft", "list ruleset");
+        assert!(
+            rules.contains("192.0.2.9"),
+            "the rules of the service: {rules}"
+        );
+        assert_eq!(network.service_addresses().len(), 1);
+        network.set_cluster(&view).expect("all is in force");
     });
 }
 
