@@ -63,6 +63,8 @@ pub enum ObjectKind {
     Node,
     /// A document that stands for pods.
     Workload(WorkloadKind),
+    /// A service.
+    Service,
 }
 
 impl ObjectKind {
@@ -71,6 +73,7 @@ impl ObjectKind {
         match self {
             Self::Pod => ("v1", "Pod"),
             Self::Node => ("v1", "Node"),
+            Self::Service => ("v1", "Service"),
             Self::Workload(kind) => (kind.version(), kind.as_str()),
         }
     }
@@ -426,7 +429,9 @@ impl Line {
                 api_version: Some(version.to_owned()),
                 kind: Some(kind.to_owned()),
                 namespace: match record.kind {
-                    ObjectKind::Pod | ObjectKind::Workload(_) => Some(record.namespace.clone()),
+                    ObjectKind::Pod | ObjectKind::Workload(_) | ObjectKind::Service => {
+                        Some(record.namespace.clone())
+                    }
                     ObjectKind::Node => None,
                 },
                 name: Some(record.name.clone()),

@@ -8,6 +8,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 
 use super::pod_columns::age_of;
+use crate::plan::status::ALLOCATED;
+use crate::spec::Reason;
 
 const NONE: &str = "<none>";
 
@@ -22,12 +24,28 @@ pub fn service(service: &Service, now: Timestamp) -> [String; 7] {
     [
         service.metadata.name.clone().unwrap_or_default(),
         spec.type_.clone().unwrap_or_default(),
-        or_none(spec.cluster_ip.clone().unwrap_or_default()),
+        or_none(address(service).unwrap_or_default().to_owned()),
         external(spec),
         or_none(ports.join(",")),
         age(&service.metadata, now),
         selector(spec.selector.as_ref()),
     ]
+}
+
+/// The first address that a service has, or `None` for text. One that it asks for and does not have is not shown.
+pub fn address(service: &Service) -> Option<&str> {
+    const OF_ADDRESSES: [Reason; 2] = [
+        Reason::ClusterIPAlreadyAllocated,
+        Reason::ClusterIPOutOfRange,
+    ];
+    let status = service.status.iter();
+    let mut conditions = status.flat_map(|status| status.conditions.iter().flatten());
+    let is_refused = conditions.any(|condition| {
+        let mut reasons = OF_ADDRESSES.iter();
+        condition.type_ == ALLOCATED && reasons.any(|reason| reason.as_str() == condition.reason)
+    });
+    let address = service.spec.as_ref()?.cluster_ip.as_deref();
+    address.filter(|_| !is_refused)
 }
 
 /// NAME, ENDPOINTS, AGE.
@@ -144,6 +162,22 @@ mod tests {
                 service(&serde_json::from_value(object).unwrap(), now);
             assert_eq!((name.as_str(), age.as_str()), ("web", "10s"));
             assert_eq!([kind, ip, external, ports, selector], expected);
+        }
+    }
+
+    #[test]
+    fn an_address_that_a_service_does_not_have_is_not_shown() {
+        for (reason, shown) in [
+            ("ClusterIPOutOfRange", None),
+            ("ClusterIPAlreadyAllocated", None),
+            ("PortAlreadyAllocated", Some("10.0.0.1")),
+        ] {
+            let object = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"},
+                "spec": {"clusterIP": "10.0.0.1"},
+                "status": {"conditions": [{"type": "Allocated", "status": "False", "reason": reason,
+                    "message": "", "lastTransitionTime": "1970-01-01T00:16:30Z"}]}});
+            let service: Service = serde_json::from_value(object).unwrap();
+            assert_eq!(address(&service), shown, "{reason}");
         }
     }
 

@@ -2,18 +2,22 @@
 
 use std::fmt::Write as _;
 
-use k8s_openapi::api::core::v1::{Endpoints, Service, ServicePort, ServiceSpec};
+use k8s_openapi::api::core::v1::{Endpoints, Event, Service, ServicePort, ServiceSpec};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::{Value, json};
 
 use super::client::Client;
+use super::describe_claim::events;
 use super::describe_configuration::pairs;
+use super::describe_node::event_table;
 use super::error::{CliError, Result};
 use super::put;
+use super::sheet::Sheet;
 use super::table::one_line;
 use crate::api::encode;
-use crate::api::service_columns::{addresses, selector};
+use crate::api::service_columns::{address, addresses, selector};
 use crate::spec::read_object;
+use crate::sys::clock;
 
 /// Width of the column of keys.
 const WIDTH: usize = 26;
@@ -28,8 +32,11 @@ pub(super) fn run(client: &Client, namespace: &str, names: &[String]) -> Result<
         // An ExternalName service has no endpoints.
         let endpoints = client.get(&path("endpoints")).unwrap_or(Value::Null);
         let endpoints: Endpoints = read_object(&endpoints).unwrap_or_default();
+        let place = format!("/api/v1/namespaces/{ns}");
+        let events = events(client, &place, "Service", name)?;
         let gap = if index > 0 { "\n\n" } else { "" };
-        put(format!("{gap}{}", page(&service, &endpoints)).as_bytes())?;
+        let page = page(&service, &endpoints, &events);
+        put(format!("{gap}{page}").as_bytes())?;
     }
     Ok(())
 }
@@ -40,7 +47,7 @@ fn line(out: &mut String, key: &str, value: &str) {
 }
 
 /// Formats the whole page.
-fn page(service: &Service, endpoints: &Endpoints) -> String {
+fn page(service: &Service, endpoints: &Endpoints, events: &[Event]) -> String {
     let none = ServiceSpec::default();
     let spec = service.spec.as_ref().unwrap_or(&none);
     let meta = &service.metadata;
@@ -62,8 +69,12 @@ fn page(service: &Service, endpoints: &Endpoints) -> String {
     let policy = spec.ip_family_policy.as_deref();
     line("IP Family Policy", policy.unwrap_or("<none>"));
     line("IP Families", &listed(&spec.ip_families));
-    line("IP", spec.cluster_ip.as_deref().unwrap_or("<none>"));
-    line("IPs", &listed(&spec.cluster_ips));
+    let address = address(service);
+    line("IP", address.unwrap_or("<none>"));
+    line(
+        "IPs",
+        &listed(&spec.cluster_ips.clone().filter(|_| address.is_some())),
+    );
     if let Some(name) = &spec.external_name {
         line("External Name", name);
     }
@@ -93,7 +104,13 @@ fn page(service: &Service, endpoints: &Endpoints) -> String {
             line(key, value);
         }
     }
-    line("Events", "<none>");
+    if events.is_empty() {
+        line("Events", "<none>");
+    } else {
+        let mut sheet = Sheet::default();
+        event_table(&mut sheet, events, clock::timestamp());
+        out.push_str(&sheet.render());
+    }
     out
 }
 
@@ -119,6 +136,34 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_a_service_does_not_have_is_among_its_events() {
+        let reason = "ClusterIPOutOfRange";
+        let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"},
+            "spec": {"clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1"]},
+            "status": {"conditions": [{"type": "Allocated", "status": "False", "reason": reason,
+                "message": "", "lastTransitionTime": "1970-01-01T00:16:30Z"}]}});
+        let event = json!({"metadata": {}, "involvedObject": {}, "type": "Warning", "reason": reason,
+            "message": "service default/web cannot have address 10.0.0.1"});
+        let page = page(
+            &serde_json::from_value(service).unwrap(),
+            &Endpoints::default(),
+            &[serde_json::from_value(event).unwrap()],
+        );
+        for line in [
+            "IP:                       <none>",
+            "IPs:                      <none>",
+            "Events:",
+        ] {
+            assert!(page.lines().any(|found| found == line), "{line}: {page}");
+        }
+        let last = page.lines().last().unwrap();
+        assert!(
+            last.contains(reason) && last.ends_with("10.0.0.1"),
+            "{page}"
+        );
+    }
+
+    #[test]
     fn a_service_is_described_as_kubectl_does() {
         let service = json!({"apiVersion": "v1", "kind": "Service",
             "metadata": {"name": "web", "namespace": "default", "labels": {"a": "1", "b": "2"},
@@ -132,6 +177,7 @@ mod tests {
         let page = page(
             &serde_json::from_value(service).unwrap(),
             &serde_json::from_value(endpoints).unwrap(),
+            &[],
         );
         let expected = "\
 Name:                     web

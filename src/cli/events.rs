@@ -15,11 +15,12 @@ pub(super) fn run(client: &Client, args: EventsArgs) -> Result<ExitCode> {
         let (kind, name) = match (kind_and_name, owner) {
             (Some(("pod" | "pods" | "po", name)), _) => ("Pod", name),
             (Some(("node" | "nodes" | "no", name)), _) => ("Node", name),
+            (Some(("service" | "services" | "svc", name)), _) => ("Service", name),
             (_, Some(owner)) => owner,
             _ => {
                 return Err(
                     CliError::usage(format!("`{about}` names no object that has events"))
-                        .hint("--for pod/NAME, node/NAME, deployment/NAME …"),
+                        .hint("--for pod/NAME, node/NAME, service/NAME, deployment/NAME …"),
                 );
             }
         };

@@ -23,9 +23,9 @@ use crate::spec::host_ports::{HostPort, host_ports};
 use crate::spec::placement::node_labels;
 use crate::spec::priority::{Others, PriorityClasses};
 use crate::spec::workload::cron;
-use crate::spec::{PodKey, PodSpec, after, is_manifest_file};
+use crate::spec::{PodKey, PodSpec, ServiceAddress, ServiceSpec, after, is_manifest_file};
 use crate::sys::zone;
-use crate::types::{Gather, InOrder};
+use crate::types::{Gather, InOrder, ServiceRange};
 
 /// Maximum size of a manifest, in bytes.
 pub(super) const MAX_FILE: u64 = 10 << 20;
@@ -192,6 +192,27 @@ fn add_elsewhere(node: &Node, reports: &mut [(Report, Documents)]) {
     }
 }
 
+/// Warns of services with an address that this machine's settings give to no service.
+fn add_strange_addresses(node: &Node, reports: &mut [(Report, Documents)]) {
+    for (report, defined) in reports {
+        for ServiceSpec { key, address, .. } in defined.services.iter().map(|s| &s.spec) {
+            let ServiceAddress::Given(given) = address else {
+                continue;
+            };
+            for ip in given {
+                let range = node.service_ranges.iter().find(|r| r.is_of_family(*ip));
+                if let Some(range) = range.filter(|range| !range.holds(*ip)) {
+                    report.warnings.push(format!(
+                        "{}: service {key}: its clusterIP {ip} is not in the valid range of this machine, which is {range} \
+                         (`coracle.serviceCIDR`): it would have no address",
+                        report.file
+                    ));
+                }
+            }
+        }
+    }
+}
+
 /// Warns of pods that need a port of the node which another one of the files has: only one of them can run.
 fn add_shared_ports(reports: &mut [(Report, Documents)]) {
     let mut taken: BTreeMap<u16, Vec<(HostPort, PodKey)>> = BTreeMap::new();
@@ -292,6 +313,7 @@ pub(super) fn run(args: &ValidateArgs) -> Result<ExitCode> {
     }
     add_circles(&mut reports);
     add_elsewhere(&node, &mut reports);
+    add_strange_addresses(&node, &mut reports);
     let reports: Vec<Report> = reports.into_iter().map(|(report, _)| report).collect();
     let text = match args.output.output {
         Some(_) => {
@@ -310,6 +332,8 @@ struct Node {
     name: String,
     labels: BTreeMap<String, String>,
     pod_security: PodSecurity,
+    /// Those that are set.
+    service_ranges: Vec<ServiceRange>,
 }
 
 impl Node {
@@ -323,9 +347,13 @@ impl Node {
             node_name_of_host(&host.to_string_lossy())
         });
         let own = config.as_ref().map(|config| config.node_labels.clone());
+        let ranges = config.iter().flat_map(|config| &config.service_cidrs);
         Self {
             labels: node_labels(&name, architecture(), &own.unwrap_or_default()),
             name,
+            service_ranges: ranges
+                .map(|range| ServiceRange::within(range.network(), range.broadcast()))
+                .collect(),
             pod_security: config.map_or(PodSecurity::Privileged, |config| config.pod_security),
         }
     }
@@ -463,6 +491,50 @@ mod tests {
             assert!(shown.starts_with(begin), "{shown}");
             assert!(!shown.contains('\u{1b}'), "{shown}");
             assert_eq!(shown.lines().count(), 1, "{shown}");
+        }
+    }
+
+    #[test]
+    fn an_address_outside_the_range_of_this_machine_is_warned_about() {
+        let node = Node {
+            name: "n".to_owned(),
+            labels: BTreeMap::new(),
+            pod_security: PodSecurity::Privileged,
+            service_ranges: vec![ServiceRange::within(
+                "10.77.16.0".parse().unwrap(),
+                "10.77.31.255".parse().unwrap(),
+            )],
+        };
+        for (address, warned) in [
+            ("10.77.16.9", false),
+            ("10.77.16.0", true),
+            ("10.96.0.10", true),
+            ("None", false),
+            // Its range is chosen by the agent.
+            ("fd00::9", false),
+        ] {
+            let text = format!(
+                "apiVersion: v1\nkind: Service\nmetadata: {{name: s}}\nspec: {{clusterIP: \"{address}\", selector: {{a: b}}, \
+                 ports: [{{port: 80}}]}}\n"
+            );
+            let level = (PodSecurity::Privileged, false);
+            let mut all = [validated(
+                level,
+                "f",
+                text.as_bytes(),
+                &PriorityClasses::new(),
+            )];
+            add_strange_addresses(&node, &mut all);
+            let [(Report { warnings, .. }, _)] = &all;
+            let said = warnings
+                .iter()
+                .any(|w| w.contains("which is 10.77.16.1-10.77.31.254"));
+            assert_eq!(said, warned, "{address}: {warnings:?}");
+            assert_eq!(
+                warnings.len(),
+                usize::from(warned),
+                "{address}: {warnings:?}"
+            );
         }
     }
 }

@@ -56,6 +56,28 @@ pub enum NetworkError {
         /// `service default/other`, `the pod CIDR 10.77.0.0/20`.
         owner: String,
     },
+    /// A requested service address is none that services can have here.
+    #[error(
+        "service {service} cannot have address {address}: the provided IP is not in the valid range, which is {ranges}; leave `clusterIP` out, or set `coracle.serviceCIDR`"
+    )]
+    ServiceRange {
+        /// Namespace and name.
+        service: PodKey,
+        /// As written.
+        address: IpAddr,
+        /// `10.77.16.1-10.77.31.254`, for each family.
+        ranges: String,
+    },
+    /// A service asks for a family that pods do not have.
+    #[error(
+        "service {service} asks for {family}, which is not configured on this node; correct `ipFamilies` or `ipFamilyPolicy`, or set `podCIDR` and `coracle.serviceCIDR`"
+    )]
+    ServiceFamily {
+        /// Namespace and name.
+        service: PodKey,
+        /// `IPv6`.
+        family: &'static str,
+    },
     /// The kernel was built without a required feature.
     #[error("the kernel lacks {missing}; only pods with `hostNetwork: true` run on it")]
     Kernel {
@@ -133,4 +155,16 @@ pub enum NetworkError {
     /// The packet filter.
     #[error(transparent)]
     Firewall(#[from] FirewallError),
+}
+
+impl NetworkError {
+    /// Whether a service may have what it asks for once something else gives it back: a reason to try again.
+    pub(super) fn may_pass(&self) -> bool {
+        matches!(self, Self::NodePort { .. } | Self::ServiceAddress { .. })
+    }
+
+    /// Whether a service does not have what it asks for, which its event says.
+    pub fn is_of_a_service(&self) -> bool {
+        self.may_pass() || matches!(self, Self::ServiceRange { .. } | Self::ServiceFamily { .. })
+    }
 }

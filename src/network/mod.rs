@@ -22,6 +22,7 @@ mod node;
 mod ports;
 mod ranges;
 mod recover;
+mod serve;
 mod services;
 mod snapshot;
 mod sysctl;

@@ -15,13 +15,14 @@ use nix::net::if_::if_nametoindex;
 use super::addresses::{self, GATEWAY};
 use super::allocation::{self, Allocation, Choice};
 use super::error::NetworkError;
-use super::firewall::{Firewall, FirewallError, HostPort, Ruleset, ServiceRoute};
+use super::firewall::{Firewall, FirewallError, HostPort, Ruleset};
 use super::ground::{self, Ground, read};
 use super::names::Reach;
 use super::ports::{self, Claims};
 use super::ranges::{self, Ranges, Wanted};
+use super::serve::Services;
 use super::{Attached, NetworkSettings, Traffic, interface, services, snapshot, sysctl};
-use crate::spec::cluster::{ClusterView, ServiceEntry};
+use crate::spec::cluster::{ClusterView, Refusal};
 use crate::spec::{IdRange, PodKey, PodSpec, PodUid, ServiceSpec};
 use crate::sys::clock;
 use crate::sys::netlink::Netlink;
@@ -42,7 +43,7 @@ pub(super) struct Inner {
     pub(super) ground: Mutex<Option<Ground>>,
     pub(super) services: Mutex<Services>,
     /// Services and the first address of each; never held during a request to the kernel.
-    links: Mutex<Vec<(Arc<ServiceSpec>, IpAddr)>>,
+    pub(super) links: Mutex<Vec<(Arc<ServiceSpec>, IpAddr)>>,
     pub(super) pods: Mutex<Pods>,
     pub(super) firewall: Firewall,
     /// Whether the rules of pods from before an agent restart are not in force yet.
@@ -58,18 +59,6 @@ pub(super) struct Pods {
     pub(super) attached: BTreeSet<PodUid>,
     /// Ports of all pods, including those on the host network.
     pub(super) claims: Claims,
-}
-
-/// The state of the services.
-#[derive(Debug, Default)]
-pub(super) struct Services {
-    /// `None` until this agent knows the services.
-    view: Option<Vec<ServiceEntry>>,
-    /// Whether the last update was incomplete.
-    failed: bool,
-    addresses: BTreeMap<PodKey, Vec<IpAddr>>,
-    /// The routes in force.
-    pub(super) routes: Vec<ServiceRoute>,
 }
 
 impl Network {
@@ -229,6 +218,11 @@ impl Network {
         lock(&self.inner.services).addresses.clone()
     }
 
+    /// The services that do not have all they ask for. Those without a bridge have nothing yet.
+    pub fn refused_services(&self) -> Vec<Refusal> {
+        lock(&self.inner.services).refused.clone()
+    }
+
     /// The services of a namespace that have an address, with their first one.
     pub fn service_links(&self, namespace: &str) -> Vec<(Arc<ServiceSpec>, IpAddr)> {
         let links = lock(&self.inner.links);
@@ -367,7 +361,8 @@ impl Inner {
             if services.view.as_ref().is_some_and(|list| !list.is_empty())
                 && let Err(error) = self.serve(&mut services, &made)
             {
-                // No reason to keep a pod from its network; reported again when services change.
+                // No reason to keep a pod from its network; tried and reported again by the next view.
+                services.failed = true;
                 tracing::debug!(%error, "not every service has what it asks for");
             }
         }
@@ -414,22 +409,22 @@ impl Inner {
             && former.set_services == settings.service_cidrs
             && former.bridge == settings.bridge
             && ranges::collision(&former.ranges, &used).is_none()
+            && ranges::families_are(&former.ranges, &wanted)
+        {
+            return Ok(former.clone());
+        }
+        let choice = self.choice(ranges::choose(&wanted, &used)?);
         if let Some(former) = former.filter(|former| former.bridge == settings.bridge) {
             // Before they are forgotten.
             let mut gone = former.ranges.services;
             gone.retain(|range| !choice.ranges.services.contains(range));
             ground::remove_routes(&settings.bridge, gone.into_iter(), netlink)?;
         }
-            && ranges::families_are(&former.ranges, &wanted)
-        {
-            return Ok(former.clone());
-        }
-        let choice = self.choice(ranges::choose(&wanted, &used)?);
         choice.save(&settings.layout)?;
         Ok(choice)
     }
 
-    fn choice(&self, ranges: Ranges) -> Choice {
+    pub(super) fn choice(&self, ranges: Ranges) -> Choice {
         Choice {
             set_pods: self.settings.pod_cidrs.clone(),
             set_services: self.settings.service_cidrs.clone(),
@@ -465,54 +460,6 @@ impl Inner {
         pods.attached.remove(&pod.uid);
         pods.allocations.insert(pod.uid.clone(), allocation.clone());
         Ok(allocation)
-    }
-
-    /// Allocates addresses of services and puts their routes in force.
-    fn serve(&self, services: &mut Services, ground: &Ground) -> Result<(), NetworkError> {
-        let layout = &self.settings.layout;
-        let former = Choice::load(layout).filter(|choice| choice.ranges == ground.ranges);
-        let mut choice = former.unwrap_or_else(|| self.choice(ground.ranges.clone()));
-        let before = choice.services.clone();
-        let view = services.view.as_deref().unwrap_or_default();
-        let node = if services::any_given(view) {
-            let found = Netlink::open().and_then(|mut netlink| snapshot::addresses(&mut netlink));
-            let own = read("the addresses", found)?.into_iter();
-            own.map(|address| address.net.addr()).gather()
-        } else {
-            BTreeSet::new()
-        };
-        let assigned = services::assign(view, &ground.ranges, &node, &mut choice.services);
-        let saved = if choice.services == before {
-            Ok(())
-        } else {
-            choice.save(layout)
-        };
-        let mut routes = services::routes(view, &assigned.addresses);
-        let ports = lock(&self.pods).claims.take_node_ports(&mut routes);
-        services.addresses = assigned.addresses;
-        *lock(&self.links) = view
-            .iter()
-            .filter_map(|entry| {
-                let addresses = services.addresses.get(&entry.spec.key)?;
-                Some((Arc::clone(&entry.spec), *addresses.first()?))
-            })
-            .collect();
-        let mut kept = Ok(());
-        if routes != services.routes {
-            kept = allocation::save_routes(layout, &routes);
-            self.firewall.update(|set| {
-                self.base(set, &ground.ranges);
-                set.services.clone_from(&routes);
-            })?;
-            // Until they are in force and on disk, the next try has them to do.
-            if kept.is_ok() {
-                services.routes = routes;
-            }
-        }
-        kept?;
-        saved?;
-        ports?;
-        assigned.error.map_or(Ok(()), Err)
     }
 
     /// The common inputs of all rules.

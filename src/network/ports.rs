@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use super::error::NetworkError;
 use super::firewall::{HostPort, ServiceRoute};
-use super::listeners;
+use super::{listeners, services};
 use crate::spec::{PodKey, PodSpec, PodUid, Protocol};
 use crate::types::InOrder;
 
@@ -49,14 +49,14 @@ impl Claims {
         }
     }
 
-    /// Claims the node ports of routes for their services. A port of a pod or a program is left out of its route;
-    /// the first of these is reported.
+    /// Claims the node ports of routes for their services. A port of a pod or a program is left out of its route, and
+    /// reported.
     pub(super) fn take_node_ports(
         &mut self,
         routes: &mut [ServiceRoute],
-    ) -> Result<(), NetworkError> {
+    ) -> Vec<(PodKey, NetworkError)> {
         let former = std::mem::take(&mut self.services);
-        let mut result = Ok(());
+        let mut refused = Vec::new();
         for route in routes {
             let Some(port) = route.node_port else {
                 continue;
@@ -77,14 +77,15 @@ impl Claims {
                 Ok(()) => self.services.push((port, route.name.clone())),
                 Err(source) => {
                     route.node_port = None;
-                    result = result.and(Err(NetworkError::NodePort {
+                    let error = NetworkError::NodePort {
                         service: route.name.clone(),
                         source: Box::new(source),
-                    }));
+                    };
+                    refused.push((services::service_of(&route.name), error));
                 }
             }
         }
-        result
+        refused
     }
 
     /// Restores the node ports of routes from before an agent restart.

@@ -10,10 +10,10 @@ use super::addresses;
 use super::error::NetworkError;
 use super::firewall::ServiceRoute;
 use super::ranges::Ranges;
-use crate::spec::cluster::ServiceEntry;
+use crate::spec::cluster::{Refusal, ServiceEntry};
 use crate::spec::service::{ServiceAddress, ServicePort};
-use crate::spec::{PodKey, Protocol};
-use crate::types::Gather;
+use crate::spec::{PodKey, Protocol, Reason};
+use crate::types::{Gather, ServiceRange};
 
 /// Whether any service requests a specific address.
 pub(super) fn any_given(view: &[ServiceEntry]) -> bool {
@@ -34,13 +34,13 @@ pub(super) fn any_served(view: &[ServiceEntry]) -> bool {
 /// The number of removed services whose numbers are remembered: one that comes back gets its former address.
 const REMEMBERED: usize = 1024;
 
-/// Addresses of services, and the first failure.
+/// Addresses of services, and what they cannot have.
 #[derive(Debug, Default)]
 pub(super) struct Assigned {
     /// By service, for those that have some.
     pub(super) addresses: BTreeMap<PodKey, Vec<IpAddr>>,
-    /// The first service that cannot have its requested address.
-    pub(super) error: Option<NetworkError>,
+    /// The services that do not have what they ask for.
+    pub(super) errors: Vec<(PodKey, NetworkError)>,
 }
 
 /// Assigns addresses: first to services that request specific ones, then to those that had one, then to new ones.
@@ -54,21 +54,16 @@ pub(super) fn assign(
     let mut assigned = Assigned::default();
     let mut owners: BTreeMap<IpAddr, PodKey> = BTreeMap::new();
     for entry in view {
+        let key = &entry.spec.key;
+        assigned.errors.extend(family(entry, ranges));
         let ServiceAddress::Given(wanted) = &entry.spec.address else {
             continue;
         };
-        let key = &entry.spec.key;
-        match wanted
+        let mut refusals = wanted
             .iter()
-            .find_map(|address| Some((address, owner(address, ranges, node, &owners)?)))
-        {
-            Some((address, owner)) => {
-                assigned.error.get_or_insert(NetworkError::ServiceAddress {
-                    service: key.clone(),
-                    address: *address,
-                    owner,
-                });
-            }
+            .filter_map(|address| refusal(key, *address, ranges, node, &owners));
+        match refusals.next() {
+            Some(error) => assigned.errors.push((key.clone(), error)),
             None => {
                 owners.extend(wanted.iter().map(|address| (*address, key.clone())));
                 assigned.addresses.insert(key.clone(), wanted.clone());
@@ -98,9 +93,7 @@ pub(super) fn assign(
                 let list = entry.spec.families.of(&list);
                 assigned.addresses.insert(key.clone(), list);
             }
-            Err(error) => {
-                assigned.error.get_or_insert(error);
-            }
+            Err(error) => assigned.errors.push((key.clone(), error)),
         }
     }
     assigned
@@ -129,6 +122,13 @@ pub(super) fn routes(
         }
     }
     routes
+}
+
+/// The service of a route, which its name begins with.
+pub(super) fn service_of(route: &str) -> PodKey {
+    let service = route.split_once(':').map_or(route, |(service, _)| service);
+    let (namespace, name) = service.split_once('/').unwrap_or_default();
+    PodKey::new(namespace, name)
 }
 
 fn endpoints(entry: &ServiceEntry, port: usize) -> Vec<SocketAddr> {
@@ -179,22 +179,72 @@ fn number(
     Err(super::ranges::RangeError::Full { range }.into())
 }
 
-/// The current owner of an address.
-fn owner(
-    address: &IpAddr,
+/// Why a service cannot have an address.
+fn refusal(
+    service: &PodKey,
+    address: IpAddr,
     ranges: &Ranges,
     node: &BTreeSet<IpAddr>,
     owners: &BTreeMap<IpAddr, PodKey>,
-) -> Option<String> {
-    if let Some(service) = owners.get(address) {
-        return Some(format!("service {service}"));
+) -> Option<NetworkError> {
+    let service = service.clone();
+    let taken = |owner: String| NetworkError::ServiceAddress {
+        service: service.clone(),
+        address,
+        owner,
+    };
+    if let Some(other) = owners.get(&address) {
+        return Some(taken(format!("service {other}")));
     }
-    let pods = ranges
-        .pods
-        .iter()
-        .find(|range| range.contains(&IpNet::from(*address)));
-    pods.map(|range| format!("the pod CIDR {range}"))
-        .or_else(|| node.contains(address).then(|| "the node".to_owned()))
+    let valid: Vec<ServiceRange> = ranges.services.iter().map(of_range).collect();
+    if !valid.iter().any(|range| range.holds(address)) {
+        let valid: Vec<String> = valid.iter().map(ServiceRange::to_string).collect();
+        return Some(NetworkError::ServiceRange {
+            service,
+            address,
+            ranges: valid.join(" and "),
+        });
+    }
+    node.contains(&address)
+        .then(|| taken("the node".to_owned()))
+}
+
+fn of_range(range: &IpNet) -> ServiceRange {
+    ServiceRange::within(range.network(), range.broadcast())
+}
+
+/// The family that a service asks for and cannot have. As in Kubernetes, a headless one without a selector may ask for
+/// anything: it leads to no pods.
+fn family(entry: &ServiceEntry, ranges: &Ranges) -> Option<(PodKey, NetworkError)> {
+    let spec = &entry.spec;
+    let leads_to_pods = match spec.address {
+        ServiceAddress::External(_) => false,
+        ServiceAddress::Headless => !spec.selector.is_empty(),
+        ServiceAddress::Any | ServiceAddress::Given(_) => true,
+    };
+    let has = |v4: bool| ranges.pods.iter().any(|net| net.addr().is_ipv4() == v4);
+    let family = spec.families.missing(has(true), has(false))?;
+    let error = NetworkError::ServiceFamily {
+        service: spec.key.clone(),
+        family,
+    };
+    leads_to_pods.then(|| (spec.key.clone(), error))
+}
+
+/// What an error means for a service.
+pub(super) fn refused(service: &PodKey, error: &NetworkError) -> Refusal {
+    let reason = match error {
+        NetworkError::ServiceRange { .. } => Reason::ClusterIPOutOfRange,
+        NetworkError::ServiceFamily { .. } => Reason::IPFamilyNotConfigured,
+        NetworkError::NodePort { .. } => Reason::PortAlreadyAllocated,
+        NetworkError::Range(_) => Reason::ServiceCIDRFull,
+        _ => Reason::ClusterIPAlreadyAllocated,
+    };
+    Refusal {
+        service: service.clone(),
+        reason,
+        message: crate::chain(error),
+    }
 }
 
 /// Numbers of services that are gone are dropped once there are many.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::*;
 use crate::spec::ServiceSpec;
 use crate::spec::cluster::Endpoint;
-use crate::spec::service::TargetPort;
+use crate::spec::service::{Families, TargetPort};
 
 fn key(name: &str) -> PodKey {
     PodKey::new("default", name)
@@ -74,41 +74,83 @@ fn a_service_keeps_its_address_when_others_are_added() {
 }
 
 #[test]
-fn given_addresses_are_honoured_if_free() {
+fn given_addresses_are_honoured_if_free_and_in_the_range() {
     let ranges = ranges("10.77.16.0/29");
-    for (wanted, error) in [
-        (vec![ip("10.77.16.3")], None),
-        (vec![ip("10.96.0.10")], None),
-        (
-            vec![ip("192.0.2.10")],
-            Some("service default/b cannot have address 192.0.2.10: it belongs to the node"),
-        ),
-        (
-            vec![ip("10.77.0.5")],
-            Some(
-                "service default/b cannot have address 10.77.0.5: it belongs to the pod CIDR 10.77.0.0/20",
-            ),
-        ),
-        (
-            vec![ip("10.77.16.4")],
-            Some(
-                "service default/b cannot have address 10.77.16.4: it belongs to service default/a",
-            ),
-        ),
+    let node = BTreeSet::from([ip("10.77.16.5")]);
+    let outside = Some((
+        Reason::ClusterIPOutOfRange,
+        "the provided IP is not in the valid range, which is 10.77.16.1-10.77.16.6; leave `clusterIP` out, or set \
+         `coracle.serviceCIDR`",
+    ));
+    let taken = |what| Some((Reason::ClusterIPAlreadyAllocated, what));
+    for (wanted, refused) in [
+        ("10.77.16.3", None),
+        ("10.77.16.1", None),
+        ("10.77.16.6", None),
+        ("10.77.16.0", outside),
+        ("10.77.16.7", outside),
+        ("10.96.0.10", outside),
+        ("10.77.0.5", outside),
+        ("fd00::4", outside),
+        ("10.77.16.5", taken("it belongs to the node")),
+        ("10.77.16.4", taken("it belongs to service default/a")),
     ] {
         let services = vec![
             service("a", ServiceAddress::Given(vec![ip("10.77.16.4")])),
-            service("b", ServiceAddress::Given(wanted.clone())),
+            service("b", ServiceAddress::Given(vec![ip(wanted)])),
             service("c", ServiceAddress::Any),
-            service("d", ServiceAddress::Any),
         ];
-        let assigned = assign(&services, &ranges, &node(), &mut BTreeMap::new());
-        let found = assigned.error.map(|error| error.to_string());
-        assert_eq!(found.as_deref(), error);
+        let assigned = assign(&services, &ranges, &node, &mut BTreeMap::new());
+        let found: Vec<Refusal> = assigned
+            .errors
+            .iter()
+            .map(|(key, error)| super::refused(key, error))
+            .collect();
+        let expected = refused.map(|(reason, why)| Refusal {
+            service: key("b"),
+            reason,
+            message: format!("service default/b cannot have address {wanted}: {why}"),
+        });
+        assert_eq!(found, Vec::from_iter(expected));
         let all: Vec<&IpAddr> = assigned.addresses.values().flatten().collect();
         let different: BTreeSet<&&IpAddr> = all.iter().collect();
         assert_eq!(all.len(), different.len(), "{all:?}");
-        assert_eq!(all.len(), if error.is_some() { 3 } else { 4 });
+        assert_eq!(all.len(), if refused.is_some() { 2 } else { 3 });
+    }
+}
+
+#[test]
+fn a_family_that_pods_do_not_have_is_reported_and_the_other_one_serves() {
+    let ranges = ranges("10.77.16.0/29");
+    for (address, selector, reported) in [
+        (ServiceAddress::Any, "web", true),
+        (ServiceAddress::Headless, "web", true),
+        (ServiceAddress::Headless, "", false),
+        (ServiceAddress::External("a.example".to_owned()), "", false),
+    ] {
+        let mut entry = service("web", address);
+        let mut spec = (*entry.spec).clone();
+        spec.families = Families::Only { v6: true };
+        if !selector.is_empty() {
+            spec.selector.insert("app".to_owned(), selector.to_owned());
+        }
+        entry.spec = Arc::new(spec);
+        let has_one = entry.spec.address == ServiceAddress::Any;
+        let assigned = assign(&[entry], &ranges, &node(), &mut BTreeMap::new());
+        let errors = assigned.errors.iter();
+        let found: Vec<Reason> = errors
+            .map(|(key, e)| super::refused(key, e).reason)
+            .collect();
+        let expected = reported.then_some(Reason::IPFamilyNotConfigured);
+        assert_eq!(found, Vec::from_iter(expected));
+        assert_eq!(assigned.addresses.len(), usize::from(has_one));
+    }
+}
+
+#[test]
+fn the_service_of_a_route_is_in_its_name() {
+    for port in ["http", "53/UDP", "80"] {
+        assert_eq!(service_of(&format!("default/web:{port}")), key("web"));
     }
 }
 
@@ -142,7 +184,8 @@ fn services_that_are_gone_give_their_numbers_to_others_when_there_are_no_more() 
             .map(|n| service(&format!("{round}{n}"), ServiceAddress::Any))
             .collect();
         let assigned = assign(&all, &ranges, &node(), &mut numbers);
-        assert!(assigned.error.is_none(), "{round}: {:?}", assigned.error);
+        let errors = assigned.errors;
+        assert!(errors.is_empty(), "{round}: {errors:?}");
         assert_eq!(assigned.addresses.len(), 4, "{round}");
     }
 }

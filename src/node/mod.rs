@@ -80,6 +80,7 @@ use crate::config::{ConfigError, Effective};
 use crate::effects::volume::claim_size::Sized;
 use crate::plan::event::{Desired, EvictionReason};
 use crate::plan::{Action, Agenda, Event, NodeFact, NodeState, PodFact, Step, Task, pull};
+use crate::spec::cluster::Refusal;
 use crate::spec::encrypted::Opened;
 use crate::spec::{Pins, PodUid};
 use crate::sys::{clock, mount};
@@ -136,6 +137,8 @@ enum Input {
         opened: Opened,
         reply: Sender<Result<serde_json::Value, CommandError>>,
     },
+    /// Services do not have what they ask for: what is new of that.
+    ServicesRefused(Vec<Refusal>),
     /// What Jobs have achieved is on disk.
     JobsKept,
     /// Claims have the sizes that their documents ask for: the outcome of the settlement of this number.
@@ -364,6 +367,9 @@ impl Node {
                 reply,
             } => {
                 let _ = reply.try_send(Ok(self.preview(bundle.as_ref(), &files, &opened)));
+            }
+            Input::ServicesRefused(news) => {
+                news.iter().for_each(|refusal| self.shown.refusal(refusal));
             }
             Input::JobsKept => self.workloads.waits = false,
             Input::ClaimsSettled(number, sizes) => self.claims_settled(number, sizes),

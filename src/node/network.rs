@@ -21,7 +21,8 @@ use crate::network::{Network, NetworkError, firewall, watch};
 use crate::plan::state::Retry;
 use crate::plan::{self, Event, NodeFact, NodeState};
 use crate::spec::ServiceSpec;
-use crate::spec::cluster::ClusterView;
+use crate::spec::cluster::{ClusterView, Refusal};
+use crate::types::Stamp;
 
 /// Changes come in bursts: those within this time are handled together.
 const SETTLE: Duration = Duration::from_millis(100);
@@ -217,6 +218,8 @@ impl Views {
             store,
             newest: Arc::clone(&newest),
             progress: tools.progress.clone(),
+            inputs: tools.inputs.clone(),
+            refused: Vec::new(),
         };
         spawn(stage.run(received));
         let progress = tools.progress.clone();
@@ -260,10 +263,13 @@ struct Stage {
     store: Arc<Store>,
     newest: Arc<Mutex<Option<Scene>>>,
     progress: Progress,
+    inputs: Sender<Input>,
+    /// What services did not have the last time, and since when.
+    refused: Vec<(Refusal, Stamp)>,
 }
 
 impl Stage {
-    async fn run(self, news: Receiver<()>) {
+    async fn run(mut self, news: Receiver<()>) {
         let mut retry = Retry::default();
         let mut failed = None;
         loop {
@@ -286,7 +292,11 @@ impl Stage {
                     failed = None;
                 }
                 Err(error) => {
-                    note(&mut retry, &error);
+                    match error.is_of_a_service() {
+                        // Its event says so, once.
+                        true => retry.fail(now().time, RETRY_MS.0, RETRY_MS.1),
+                        false => note(&mut retry, &error),
+                    }
                     failed = Some(scene);
                 }
             }
@@ -294,19 +304,42 @@ impl Stage {
     }
 
     /// Names and shown services follow the available addresses, even if other steps fail.
-    async fn act(&self, scene: &Scene) -> Result<(), NetworkError> {
+    async fn act(&mut self, scene: &Scene) -> Result<(), NetworkError> {
         let (view, network) = (scene.view.clone(), self.network.clone());
         let (names, domain) = (self.names.clone(), self.cluster_domain.clone());
-        let (addresses, result) = unblock_bridge(move || {
+        let (addresses, refused, result) = unblock_bridge(move || {
             let result = network.set_cluster(&view);
             let addresses = network.service_addresses();
             names.set_zone(Zone::new(&domain, &view, &addresses));
-            (addresses, result)
+            (addresses, network.refused_services(), result)
         })
         .await;
-        publish::services(&self.store, &scene.services, &addresses, &scene.view);
+        let news = news_of(&mut self.refused, refused, now());
+        if !news.is_empty() {
+            let _ = self.inputs.send(Input::ServicesRefused(news)).await;
+        }
+        let assigned = publish::Assigned {
+            addresses: &addresses,
+            refused: &self.refused,
+        };
+        publish::services(&self.store, &scene.services, &assigned, &scene.view);
         result
     }
+}
+
+/// Replaces what is `known` by what services do not have now. Returns what is new: each is reported once, however often
+/// it is tried again.
+fn news_of(known: &mut Vec<(Refusal, Stamp)>, now: Vec<Refusal>, at: Stamp) -> Vec<Refusal> {
+    let before = std::mem::take(known);
+    let mut news = Vec::new();
+    for refusal in now {
+        let since = before.iter().find(|(old, _)| *old == refusal);
+        if since.is_none() {
+            news.push(refusal.clone());
+        }
+        known.push((refusal, since.map_or(at, |(_, since)| *since)));
+    }
+    news
 }
 
 /// Waits for `event` until the next try at most. Returns whether the event came.
@@ -468,5 +501,41 @@ async fn look_again(tools: &Tools) {
     if tools.facts.look_again(&own) {
         let event = Event::Node(NodeFact::AddressesChanged);
         let _ = tools.inputs.send(Input::Event(event)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::{PodKey, Reason};
+    use crate::types::{Time, Wall};
+
+    #[test]
+    fn what_a_service_does_not_have_is_news_once_and_again_after_it_had_it() {
+        let refusal = |message: &str| Refusal {
+            service: PodKey::new("default", "web"),
+            reason: Reason::PortAlreadyAllocated,
+            message: message.to_owned(),
+        };
+        let mut known = Vec::new();
+        for (second, refused, news, since) in [
+            (1, &["a"][..], &["a"][..], &[1][..]),
+            (2, &["a"], &[], &[1]),
+            (3, &["a", "b"], &["b"], &[1, 3]),
+            (4, &["b"], &[], &[3]),
+            (5, &[], &[], &[]),
+            (6, &["a"], &["a"], &[6]),
+        ] {
+            let at = Stamp {
+                time: Time(second),
+                wall: Wall(0),
+            };
+            let now = refused.iter().copied().map(refusal).collect();
+            let found = news_of(&mut known, now, at);
+            let expected: Vec<Refusal> = news.iter().copied().map(refusal).collect();
+            assert_eq!(found, expected, "{second}");
+            let times: Vec<u64> = known.iter().map(|(_, stamp)| stamp.time.0).collect();
+            assert_eq!(times, since, "{second}");
+        }
     }
 }

@@ -12,7 +12,7 @@ use crate::effects::facts::NodeFacts;
 use crate::plan::notice::Notice;
 use crate::plan::state::PodState;
 use crate::plan::{Settings, status};
-use crate::spec::cluster::ClusterView;
+use crate::spec::cluster::{ClusterView, Refusal};
 use crate::spec::{PodKey, PodUid, Reason, Severity};
 use crate::types::{Gather, Stamp};
 
@@ -78,6 +78,29 @@ impl Shown {
         });
     }
 
+    /// Shows and logs what a service does not have.
+    pub(super) fn refusal(&mut self, refusal: &Refusal) {
+        let Refusal {
+            service,
+            reason,
+            message,
+        } = refusal;
+        tracing::warn!(%service, "{reason}: {message}");
+        self.journal.push(&EventRecord {
+            namespace: service.namespace.to_string(),
+            name: service.name.to_string(),
+            // Services have none.
+            uid: String::new(),
+            kind: ObjectKind::Service,
+            field_path: String::new(),
+            type_: reason.severity(),
+            reason: reason.to_string(),
+            message: message.clone(),
+            annotations: BTreeMap::new(),
+            at: super::now(),
+        });
+    }
+
     /// Shows an event of a pod or a document that stands for pods, and logs what went wrong.
     pub(super) fn notice(&mut self, notice: &Notice, at: Stamp) {
         let type_ = notice.reason.severity();
@@ -115,11 +138,17 @@ impl Shown {
     }
 }
 
-/// Shows the services with the `addresses` they have, and the pods behind them.
+/// What services have, and what they do not, since when.
+pub(super) struct Assigned<'a> {
+    pub(super) addresses: &'a BTreeMap<PodKey, Vec<IpAddr>>,
+    pub(super) refused: &'a [(Refusal, Stamp)],
+}
+
+/// Shows the services with what they have, and the pods behind them.
 pub(super) fn services(
     store: &Store,
     manifests: &[Service],
-    addresses: &BTreeMap<PodKey, Vec<IpAddr>>,
+    assigned: &Assigned<'_>,
     view: &ClusterView,
 ) {
     let shown: Vec<Service> = manifests
@@ -129,8 +158,11 @@ pub(super) fn services(
                 manifest.metadata.namespace.as_deref().unwrap_or_default(),
                 manifest.metadata.name.as_deref().unwrap_or_default(),
             );
-            let own = addresses.get(&key).map(Vec::as_slice).unwrap_or_default();
-            status::service(manifest, own)
+            let own = assigned.addresses.get(&key);
+            let own = own.map(Vec::as_slice).unwrap_or_default();
+            let refused = assigned.refused.iter();
+            let refused = refused.filter(|(refusal, _)| refusal.service == key);
+            status::service(manifest, own, refused)
         })
         .collect();
     store.set_services(&shown);

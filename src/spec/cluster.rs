@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::{PodKey, ServiceSpec};
+use super::{PodKey, Reason, ServiceSpec};
 
 /// All reachable pods and services.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -53,4 +53,15 @@ pub struct Endpoint {
     pub ips: Vec<IpAddr>,
     /// The target port for each port of the service, in order; `None` if the pod has no port of that name.
     pub ports: Vec<Option<u16>>,
+}
+
+/// What a service asks for and does not have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// The service.
+    pub service: PodKey,
+    /// The reason of its event.
+    pub reason: Reason,
+    /// Why, and the way out: one sentence.
+    pub message: String,
 }

@@ -244,6 +244,19 @@ reasons! {
     /// All indexes of the Job have ended, and some of them have failed.
     FailedIndexes = Warning "FailedIndexes",
 
+    /// The `clusterIP` of the Service is taken; the message names the owner. The Service has no address until it is free.
+    ClusterIPAlreadyAllocated = Warning "ClusterIPAlreadyAllocated",
+    /// The `clusterIP` of the Service is none of this node's range of Services, so the Service has no address. Leave the field
+    /// out, or set `coracle.serviceCIDR`.
+    ClusterIPOutOfRange = Warning "ClusterIPOutOfRange",
+    /// No address is left for the Service. Set a larger `coracle.serviceCIDR`.
+    ServiceCIDRFull = Warning "ServiceCIDRFull",
+    /// The Service asks for addresses of a family that pods do not have on this node; it has those of the other one.
+    IPFamilyNotConfigured = Warning "IPFamilyNotConfigured",
+    /// A node port of the Service is taken; the message names the owner. The rest of the Service works, and the port follows
+    /// once it is free.
+    PortAlreadyAllocated = Warning "PortAlreadyAllocated",
+
     /// The agent started.
     Starting = Normal "Starting",
     /// The machine has been rebooted since the agent last ran.

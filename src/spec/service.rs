@@ -42,8 +42,10 @@ pub enum Families {
         /// `IPv6`, not `IPv4`.
         v6: bool,
     },
-    /// `PreferDualStack` or `RequireDualStack`.
+    /// `PreferDualStack`: those that the node has.
     All,
+    /// `RequireDualStack`: a node without one of them is worth a warning.
+    Both,
 }
 
 impl Families {
@@ -53,13 +55,27 @@ impl Families {
         let v6 = match (self, addresses.first()) {
             (Self::Only { v6 }, _) => v6,
             (Self::First, Some(first)) => first.is_ipv6(),
-            (Self::All, _) | (_, None) => return addresses.to_vec(),
+            (Self::All | Self::Both, _) | (_, None) => return addresses.to_vec(),
         };
         let wanted = addresses.iter().filter(|ip| ip.is_ipv6() == v6);
         let wanted: Vec<IpAddr> = wanted.copied().collect();
         match wanted.is_empty() {
             true => addresses.to_vec(),
             false => wanted,
+        }
+    }
+
+    /// The family that is asked for by name and that a node with these has not: `IPv4` or `IPv6`.
+    pub fn missing(self, has_v4: bool, has_v6: bool) -> Option<&'static str> {
+        let (v4, v6) = match self {
+            Self::First | Self::All => (false, false),
+            Self::Only { v6 } => (!v6, v6),
+            Self::Both => (true, true),
+        };
+        match () {
+            () if v4 && !has_v4 => Some("IPv4"),
+            () if v6 && !has_v6 => Some("IPv6"),
+            () => None,
         }
     }
 }
@@ -151,6 +167,22 @@ mod tests {
         assert_eq!(of(Families::Only { v6: true }, &both), ["fd00::1"]);
         assert_eq!(of(Families::Only { v6: true }, &both[..1]), ["10.0.0.1"]);
         assert_eq!(of(Families::All, &both), both);
+        assert_eq!(of(Families::Both, &both[..1]), both[..1]);
         assert_eq!(of(Families::First, &[]), [""; 0]);
+    }
+
+    #[test]
+    fn a_family_that_is_asked_for_by_name_is_missed() {
+        for (families, on_v4, on_v6, on_both) in [
+            (Families::First, None, None, None),
+            (Families::All, None, None, None),
+            (Families::Only { v6: false }, None, Some("IPv4"), None),
+            (Families::Only { v6: true }, Some("IPv6"), None, None),
+            (Families::Both, Some("IPv6"), Some("IPv4"), None),
+        ] {
+            let on = |v4, v6| families.missing(v4, v6);
+            let found = (on(true, false), on(false, true), on(true, true));
+            assert_eq!(found, (on_v4, on_v6, on_both), "{families:?}");
+        }
     }
 }

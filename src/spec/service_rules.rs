@@ -368,7 +368,8 @@ fn policies(spec: &core::ServiceSpec, path: &Path<'_>, report: &Report) {
 fn families(spec: &core::ServiceSpec) -> Families {
     let listed = spec.ip_families.as_deref().unwrap_or_default();
     match (spec.ip_family_policy.as_deref(), listed) {
-        (Some("PreferDualStack" | "RequireDualStack"), _) | (None, [_, _, ..]) => Families::All,
+        (Some("RequireDualStack"), _) => Families::Both,
+        (Some("PreferDualStack"), _) | (None, [_, _, ..]) => Families::All,
         (_, [first, ..]) => Families::Only {
             v6: first == "IPv6",
         },

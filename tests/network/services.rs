@@ -157,11 +157,38 @@ fn a_node_port_in_use_stays_with_its_owner_until_that_is_gone() {
     let connected = world.remote.run(|| std::net::TcpStream::connect(client));
     connected.expect("the program is reached");
     listener.accept().expect("it is the program");
+    let json = |what: &[&str]| -> serde_json::Value {
+        let said = world.agent.ok(&[&["get"], what, &["-o", "json"]].concat());
+        serde_json::from_str(&said).expect("JSON")
+    };
+    let conditions = || json(&["services", "web"])["status"]["conditions"].clone();
+    let reason = || conditions()[0]["reason"].clone();
+    wait_for("a condition", || match reason() {
+        reason if reason == "PortAlreadyAllocated" => Ok(()),
+        other => Err(other.to_string()),
+    });
+    // Every view is tried, and those that fail again and again.
+    for name in ["first", "second"] {
+        world
+            .agent
+            .write(&format!("{name}.yaml"), &service(name, WEB));
+        spreads(name, || ask_name(&world, name, 80));
+    }
+    let all = json(&["events"]);
+    let about: Vec<&serde_json::Value> = (all["items"].as_array().expect("a list").iter())
+        .filter(|event| event["involvedObject"]["kind"] == "Service")
+        .collect();
+    assert_eq!(about.len(), 1, "{about:?}");
+    assert_eq!(about[0]["count"], 1, "it is said once: {about:?}");
     drop(listener);
     spreads("the node port", || {
         let said = world.remote.run(|| ask_tcp(client));
         let said = said.map_err(|error| error.to_string())?;
         Ok(said.split_once(' ').ok_or("empty")?.0.to_owned())
+    });
+    wait_for("no condition", || match conditions() {
+        serde_json::Value::Null => Ok(()),
+        other => Err(other.to_string()),
     });
     let ports = "    ports: [{containerPort: 8000, hostPort: 30080}]\n";
     world
@@ -169,6 +196,29 @@ fn a_node_port_in_use_stays_with_its_owner_until_that_is_gone() {
         .write("late.yaml", &who_pod("late", 8000, "", ports));
     let events = wait_event(&world.agent, "FailedCreatePodSandBox");
     assert!(events.contains("service default/web"), "{events}");
+}
+
+#[test]
+fn a_service_without_the_address_that_it_asks_for_says_why() {
+    let world = world();
+    let spec = format!("  clusterIP: 10.96.0.10\n{WEB}");
+    world.agent.write("web.yaml", &service("web", &spec));
+    let events = wait_event(&world.agent, "ClusterIPOutOfRange");
+    for words in [
+        "default/web cannot have",
+        "10.96.0.10",
+        "coracle.serviceCIDR",
+    ] {
+        assert!(events.contains(words), "{words}: {events}");
+    }
+    let row = world.agent.ok(&["get", "services", "web", "--no-headers"]);
+    assert_eq!(row.split_whitespace().nth(2), Some("<none>"), "{row}");
+    let page = world.agent.ok(&["describe", "service", "web"]);
+    assert!(page.contains("ClusterIPOutOfRange"), "{page}");
+    let own = world.agent.ok(&["events", "--for", "svc/web"]);
+    assert!(own.contains("ClusterIPOutOfRange"), "{own}");
+    world.agent.write("web.yaml", &service("web", WEB));
+    spreads("web", || ask_name(&world, "web", 80));
 }
 
 #[test]

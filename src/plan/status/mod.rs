@@ -18,7 +18,7 @@ use super::{PodState, Settings, Wall};
 use crate::types::InOrder;
 use container::container;
 pub use container::{image_failure, start_failure};
-pub use service::{endpoints, service};
+pub use service::{ALLOCATED, endpoints, service};
 use text::{addresses, some};
 pub use text::{container_id, go_duration, time};
 

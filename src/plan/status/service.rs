@@ -4,15 +4,26 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
-use crate::spec::cluster::{Endpoint, ServiceEntry};
+use crate::spec::cluster::{Endpoint, Refusal, ServiceEntry};
+use crate::types::Stamp;
 
-/// The whole service as clients see it. `addresses` are those that the node has assigned, if any.
-pub fn service(manifest: &core::Service, addresses: &[IpAddr]) -> core::Service {
+/// The condition of a service that does not have all it asks for. Others do not have the condition, as in Kubernetes,
+/// where such a service is refused.
+pub const ALLOCATED: &str = "Allocated";
+
+/// The whole service as clients see it. `addresses` are those that the node has assigned, if any; `refused` is what it
+/// does not have, since when.
+pub fn service<'r>(
+    manifest: &core::Service,
+    addresses: &[IpAddr],
+    refused: impl Iterator<Item = &'r (Refusal, Stamp)>,
+) -> core::Service {
     let mut service = manifest.clone();
     service.status = Some(core::ServiceStatus {
         load_balancer: Some(core::LoadBalancerStatus::default()),
-        ..core::ServiceStatus::default()
+        conditions: condition(refused).map(|condition| vec![condition]),
     });
     if let (Some(spec), Some(first)) = (&mut service.spec, addresses.first()) {
         spec.cluster_ip = Some(first.to_string());
@@ -26,6 +37,21 @@ pub fn service(manifest: &core::Service, addresses: &[IpAddr]) -> core::Service 
         spec.ip_family_policy = Some(policy.to_owned());
     }
     service
+}
+
+/// One for all that it does not have.
+fn condition<'r>(mut refused: impl Iterator<Item = &'r (Refusal, Stamp)>) -> Option<Condition> {
+    let (first, since) = refused.next()?;
+    let others = refused.map(|(refusal, _)| refusal.message.as_str());
+    let messages: Vec<&str> = [first.message.as_str()].into_iter().chain(others).collect();
+    Some(Condition {
+        type_: ALLOCATED.to_owned(),
+        status: "False".to_owned(),
+        reason: first.reason.to_string(),
+        message: messages.join("; "),
+        last_transition_time: super::time(since.wall),
+        observed_generation: None,
+    })
 }
 
 /// The pods behind a service. Pods with the same ports share one subset.
@@ -84,6 +110,7 @@ fn addresses(endpoint: &Endpoint) -> impl Iterator<Item = core::EndpointAddress>
 mod tests {
     use super::*;
     use crate::spec::convert::{ConvertContext, documents};
+    use crate::spec::{PodKey, Reason};
     use serde_json::{Value, json};
     use std::sync::Arc;
 
@@ -98,9 +125,36 @@ mod tests {
 
     #[test]
     fn no_balancer_leads_to_a_service() {
-        let shown = service(&read().manifest, &[]);
+        let shown = service(&read().manifest, &[], [].iter());
         let shown = serde_json::to_value(shown).unwrap();
         assert_eq!(shown["status"], json!({ "loadBalancer": {} }));
+    }
+
+    #[test]
+    fn what_a_service_does_not_have_is_a_condition() {
+        let refusal = |reason: Reason, message: &str| Refusal {
+            service: PodKey::new("default", "web"),
+            reason,
+            message: message.to_owned(),
+        };
+        let at = |wall: i64| Stamp {
+            time: crate::types::Time(0),
+            wall: crate::types::Wall(wall),
+        };
+        let refused = [
+            (refusal(Reason::ClusterIPOutOfRange, "no"), at(1_000_000)),
+            (
+                refusal(Reason::PortAlreadyAllocated, "nor that"),
+                at(2_000_000),
+            ),
+        ];
+        let shown = service(&read().manifest, &[], refused.iter());
+        let shown = serde_json::to_value(shown).unwrap();
+        assert_eq!(
+            shown["status"]["conditions"],
+            json!([{ "type": "Allocated", "status": "False", "reason": "ClusterIPOutOfRange",
+                "message": "no; nor that", "lastTransitionTime": "1970-01-01T00:00:01Z" }])
+        );
     }
 
     #[test]
@@ -123,7 +177,7 @@ mod tests {
             ),
             (&[], json!([null, null, null, null])),
         ] {
-            let shown = serde_json::to_value(service(&manifest, ips)).unwrap();
+            let shown = serde_json::to_value(service(&manifest, ips, [].iter())).unwrap();
             let spec = &shown["spec"];
             let found = json!([
                 spec["clusterIP"],
