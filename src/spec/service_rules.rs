@@ -42,6 +42,7 @@ pub(crate) fn service(
     let selector = selector(spec, kind, &at, report);
     let client_affinity = affinity(spec, &at, report);
     policies(spec, &at, report);
+    by_type(spec, kind, &at, report);
     let families = families(spec);
     let metadata = path.field("metadata");
     let written = service.metadata.annotations.as_ref();
@@ -51,7 +52,7 @@ pub(crate) fn service(
         let at = annotations.field(aliases::ANNOTATION);
         report.forbidden(&at, "an ExternalName is an alias itself");
     }
-    idle(spec, kind, &at, report);
+    idle(spec, (kind, &address), &at, report);
     let warnings = report.take_warnings();
     if !report.is_clean() {
         return None;
@@ -364,6 +365,37 @@ fn policies(spec: &core::ServiceSpec, path: &Path<'_>, report: &Report) {
     }
 }
 
+/// Checks fields that only some types of services may have.
+fn by_type(spec: &core::ServiceSpec, kind: Type, path: &Path<'_>, report: &Report) {
+    let some = |list: &Option<Vec<String>>| list.as_ref().is_some_and(|l| !l.is_empty());
+    let is_reached =
+        matches!(kind, Type::NodePort | Type::LoadBalancer) || some(&spec.external_ips);
+    let external = spec.external_traffic_policy.as_deref().unwrap_or_default();
+    if ["Cluster", "Local"].contains(&external) && !is_reached {
+        let detail = "may only be set for externally-accessible services";
+        report.invalid(&path.field("externalTrafficPolicy"), external, detail);
+    }
+    if spec.allocate_load_balancer_node_ports.is_some() && kind != Type::LoadBalancer {
+        let detail = "may only be used when `type` is 'LoadBalancer'";
+        report.forbidden(&path.field("allocateLoadBalancerNodePorts"), detail);
+    }
+    for (field, list) in [
+        ("clusterIPs", &spec.cluster_ips),
+        ("ipFamilies", &spec.ip_families),
+    ] {
+        let policy = spec.ip_family_policy.as_deref();
+        let both = list.as_ref().is_some_and(|list| list.len() == 2);
+        if let Some("SingleStack") = policy
+            && both
+        {
+            let detail = format_args!(
+                "must be RequireDualStack or PreferDualStack when multiple '{field}' are specified"
+            );
+            report.invalid(&path.field("ipFamilyPolicy"), "SingleStack", detail);
+        }
+    }
+}
+
 /// The families that it asks for; two of them without a policy are both.
 fn families(spec: &core::ServiceSpec) -> Families {
     let listed = spec.ip_families.as_deref().unwrap_or_default();
@@ -378,9 +410,15 @@ fn families(spec: &core::ServiceSpec) -> Families {
 }
 
 /// Warns of fields without effect here.
-fn idle(spec: &core::ServiceSpec, kind: Type, path: &Path<'_>, report: &Report) {
+fn idle(
+    spec: &core::ServiceSpec,
+    (kind, address): (Type, &ServiceAddress),
+    path: &Path<'_>,
+    report: &Report,
+) {
     const NO_BALANCER: &str = "there is no load balancer here";
     let some = |list: &Option<Vec<String>>| list.as_ref().is_some_and(|l| !l.is_empty());
+    let has_address = matches!(address, ServiceAddress::Any | ServiceAddress::Given(_));
     let fields = [
         (
             "type",
@@ -401,6 +439,16 @@ fn idle(spec: &core::ServiceSpec, kind: Type, path: &Path<'_>, report: &Report) 
             "loadBalancerClass",
             spec.load_balancer_class.is_some(),
             NO_BALANCER,
+        ),
+        (
+            "externalName",
+            spec.external_name.is_some() && kind != Type::ExternalName,
+            "only `type: ExternalName` has one",
+        ),
+        (
+            "sessionAffinity",
+            spec.session_affinity.as_deref() == Some("ClientIP") && !has_address,
+            "clients choose a pod themselves: the service has no address",
         ),
         (
             "healthCheckNodePort",

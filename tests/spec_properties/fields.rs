@@ -460,6 +460,10 @@ const SERVICE: Table = &[
         "allocateLoadBalancerNodePorts",
         Works("spec/service.rs", "allocate_load_balancer_node_ports"),
     ),
+    (
+        "allocateLoadBalancerNodePorts",
+        Refused("allocateLoadBalancerNodePorts: true"),
+    ),
     ("clusterIP", Works("spec/service_rules.rs", "cluster_ip")),
     ("clusterIPs", Works("spec/service_rules.rs", "cluster_ips")),
     ("externalIPs", Warned("externalIPs: [192.0.2.1]")),
@@ -467,6 +471,7 @@ const SERVICE: Table = &[
         "externalName",
         Works("spec/service_rules.rs", "external_name"),
     ),
+    ("externalName", Warned("externalName: a.example")),
     (
         "externalTrafficPolicy",
         Met("all endpoints are on this node"),
@@ -474,6 +479,10 @@ const SERVICE: Table = &[
     (
         "externalTrafficPolicy",
         Refused("type: NodePort, externalTrafficPolicy: Some"),
+    ),
+    (
+        "externalTrafficPolicy",
+        Refused("externalTrafficPolicy: Local"),
     ),
     (
         "healthCheckNodePort",
