@@ -503,3 +503,45 @@ fn a_root_directory_is_for_installing_only() {
     assert_eq!(out.status.code(), Some(1));
     assert_eq!(text(&out.stderr), "error: --root is only for installing\n");
 }
+/// A folder with a link to a file, and that file.
+fn linked(name: &str) -> (std::path::PathBuf, std::path::PathBuf) {
+    let dir = std::env::temp_dir().join(format!("coracle-cli-{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).expect("made");
+    std::fs::write(dir.join("behind"), "the old one").expect("written");
+    std::os::unix::fs::symlink("behind", dir.join("link")).expect("linked");
+    (dir.clone(), dir.join("link"))
+}
+
+#[test]
+fn archives_go_through_links_and_into_devices_and_pipes() {
+    use std::os::unix::fs::FileTypeExt;
+    let pod = "{apiVersion: v1, kind: ConfigMap, metadata: {name: a}, data: {a: b}}\n";
+    let nowhere = "/nonexistent/coracle.sock";
+    for (name, words) in [
+        ("report", &["report", "-o"][..]),
+        (
+            "bundle",
+            &["bundle", "create", "--name", "site", "a.yaml", "-o"],
+        ),
+    ] {
+        let (dir, link) = linked(name);
+        std::fs::write(dir.join("a.yaml"), pod).expect("written");
+        let into = |file: &str| {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_coracle"));
+            command.args(["--socket", nowhere]).args(words).arg(file);
+            let out = command.current_dir(&dir).output().expect("run");
+            assert!(out.status.success(), "{name}: {}", text(&out.stderr));
+            out.stdout
+        };
+        into("link");
+        assert!(link.is_symlink(), "{name}");
+        let written = std::fs::read(dir.join("behind")).expect("read");
+        assert!(written.len() > 500, "{name}");
+        into("/dev/null");
+        let null = std::fs::metadata("/dev/null").expect("there");
+        assert!(null.file_type().is_char_device(), "{name}");
+        assert!(into("-").len() > 500, "{name}");
+        assert_eq!(files(&dir), ["a.yaml", "behind", "link"], "{name}");
+        std::fs::remove_dir_all(dir).expect("removed");
+    }
+}
