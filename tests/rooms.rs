@@ -176,6 +176,8 @@ const ROOMS: &[Room] = &[
             "crate::effects::logind",
             // `blackbox` reads it without an agent.
             "crate::effects::black_box",
+            // `report` takes them out of texts.
+            "crate::effects::former_secrets",
             // `secret` encrypts, `validate` decrypts what this machine can.
             "crate::effects::credential",
             // `fsck` looks through the store.

@@ -332,7 +332,7 @@ impl Node {
                     self.ending_claims.due.set(true);
                     if documents.complete {
                         self.forget_stray_stops();
-                        if !self.swept {
+                        if !self.swept && !self.state.workloads.histories.is_any_resumed() {
                             self.sweep();
                         }
                     }
@@ -520,9 +520,9 @@ impl Node {
         let layout = self.tools.config.layout.clone();
         let desired = self.state.desired.iter().flat_map(|d| d.pods.keys());
         // A pod that comes after others of its document finds its volumes, too.
-        let asked = self.state.workloads.asked_pods();
-        let wanted = desired.chain(asked).chain(self.state.pods.keys());
-        let wanted: BTreeSet<PodUid> = wanted.cloned().gather();
+        let asked = self.state.asked_pods();
+        let wanted = desired.chain(self.state.pods.keys()).cloned();
+        let wanted: BTreeSet<PodUid> = wanted.chain(asked).gather();
         // Now, as pods that come later may have folders of the same names.
         let left = recover::left_over(&layout, &wanted, self.log_lock.is_some());
         spawn(unblock(move || recover::sweep(&layout, &left)));

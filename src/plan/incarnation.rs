@@ -104,7 +104,7 @@ impl Incarnations {
     }
 
     /// The UID of the next pod of that name and template.
-    fn next(&self, key: &PodKey, template: &PodUid) -> PodUid {
+    pub(super) fn next(&self, key: &PodKey, template: &PodUid) -> PodUid {
         match self.gone.get(key) {
             Some(former) => uid::next(template, &former.uid),
             None => template.clone(),

@@ -124,8 +124,8 @@ impl Loaded {
     ) -> Option<Result<(), String>> {
         let own = self.workloads.iter().find(|other| other.key == *key)?;
         let of = match instead.cause {
-            Cause::Restarted => &own.written,
-            Cause::RolledBack | Cause::Undone | Cause::Resumed => &own.edition,
+            Cause::Restarted | Cause::Resumed => &own.written,
+            Cause::RolledBack | Cause::Undone => &own.edition,
         };
         if *of != instead.of {
             return None;

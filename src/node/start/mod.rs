@@ -332,7 +332,10 @@ impl Agent {
         let kept: KeptJobs = state_file::read(&layout.jobs());
         let revisions = state_file::read_revisions(&layout.revisions());
         let rollouts: Vec<(WorkloadKey, Progress)> = state_file::read(&layout.rollouts());
-        let is_known = |key: &WorkloadKey| rollouts.iter().any(|(known, _)| known == key);
+        let is_known = |key: &WorkloadKey| {
+            let mut known = rollouts.iter().filter(|(known, _)| known == key);
+            known.any(|(_, progress)| !progress.is_resumed())
+        };
         let histories = Histories::recovered(revisions, boot::id()).resumed(is_known);
         tools.instead.set(0, histories.overrides());
         let rebooted = kept.boot_id != super::boot::id();

@@ -55,11 +55,14 @@ pub(super) async fn watch(tools: Tools, recovered: Vec<Arc<PodSpec>>) {
     let (mut closed, mut first) = (BTreeSet::new(), true);
     loop {
         let scan;
-        let instead = tools.instead.now();
+        let (instead, layout) = (tools.instead.now(), config.layout.clone());
         (manifests, (scan, running)) = crate::node::unblock(move || {
             let mut manifests = manifests;
             manifests.set_instead(instead);
             let scan = manifests.scan(clock::boot_ms(), &closed, first, &running);
+            if scan.changed || first {
+                sources::write(&layout, &manifests);
+            }
             (manifests, (scan, running))
         })
         .await;
@@ -70,7 +73,6 @@ pub(super) async fn watch(tools: Tools, recovered: Vec<Arc<PodSpec>>) {
             );
         }
         if scan.changed || first {
-            sources::write(&config.layout, &manifests);
             let documents = manifests.documents();
             running = documents.desired.pods.keys().cloned().gather();
             let input = Input::Manifests {

@@ -1,7 +1,7 @@
 //! Documents that stand for pods (Deployments, StatefulSets, …): which of their pods are wanted now.
 //!
 //! Files ask for pods ([`Workloads::asked`]); [`NodeState::desired`] is what of it is wanted now. Of a document with pods
-//! of an earlier template these go step by step, and the new ones come step by step (`stage.rs`). There is no loop but the
+//! of an earlier template these go step by step, and the new ones come step by step (`stage/`). There is no loop but the
 //! planner's own: a step is taken when a pod of a document has become ready, or unready, or is gone, and when a time is
 //! over that [`next`] names.
 
@@ -60,11 +60,6 @@ impl Workloads {
     /// Whether files ask for this, although it may not be wanted yet.
     pub(super) fn asks_for(&self, target: &Target) -> bool {
         self.asked.as_ref().is_some_and(|asked| target.is_of(asked))
-    }
-
-    /// All pods that files ask for, wanted now or later.
-    pub fn asked_pods(&self) -> impl Iterator<Item = &PodUid> {
-        self.asked.iter().flat_map(|asked| asked.pods.keys())
     }
 
     /// What was kept of Jobs from before the agent restart or reboot; with `rebooted` its times mean nothing.
@@ -186,6 +181,13 @@ pub(super) fn next(state: &NodeState, now: Time) -> Step {
 }
 
 impl NodeState {
+    /// All pods that files ask for, wanted now or later.
+    pub fn asked_pods(&self) -> impl Iterator<Item = PodUid> {
+        let asked = self.workloads.asked.iter();
+        let asked = asked.flat_map(|asked| asked.pods.values());
+        asked.map(|pod| self.incarnations.next(&pod.key, &pod.template))
+    }
+
     /// All documents as clients see them.
     pub fn shown_workloads(&self) -> impl Iterator<Item = Shown> {
         let workloads = &self.workloads;
@@ -247,9 +249,9 @@ impl NodeState {
             let history = workloads.histories.of_workload(key);
             let history = history.filter(|history| history.trial.is_some());
             // What was progress before a reboot is none after it.
-            if let Some(history) = history.filter(|_| progress.best == (0, 0, 0)) {
-                progress.best = history.best;
-            }
+            let is_in_force = workload.revision == workload.written;
+            let history = history.filter(|_| is_in_force && progress.best == (0, 0, 0));
+            progress.best = history.map_or(progress.best, |history| history.best);
             workloads.progress.insert(key.clone(), progress);
         }
         workloads.asked = Some(desired.clone());
@@ -432,12 +434,12 @@ impl NodeState {
             let wanted = stage.wanted(progress);
             pods.extend(wanted.map(|pod| (pod.uid.clone(), Arc::clone(pod))));
             let before = Progress::clone(progress);
+            progress.resumed = histories.is_resumed(&subject);
             let unready = match workload.rollback && !progress.complete {
                 true => stage.unready(self),
                 false => Vec::new(),
             };
-            let deadline_ms = workload.progress_deadline_ms;
-            let deadline_ms = deadline_ms.or(resumed.then_some(resume::WITHIN_MS));
+            let deadline_ms = stage.deadline_ms(self.cordon.is_some());
             let wake = stage.note(progress, now, deadline_ms, |best, within_ms| {
                 histories.fails_at(&subject, best, within_ms, now.time)
             });
@@ -449,7 +451,8 @@ impl NodeState {
             let (failed, changed) = (kept.failed, kept != **progress);
             let goes_on = resumed && stage.goes_on(progress);
             let misses = stage.misses_former(progress) && histories.may_resume(key);
-            let is_alone = !misses && stage.has_no_former(progress) && self.shutdown.is_none();
+            let is_quiet = self.shutdown.is_none() && self.cordon.is_none();
+            let is_alone = !misses && is_quiet && stage.has_no_former(progress);
             self.workloads.rollout_changes += u64::from(changed);
             // What stood still may go on.
             self.workloads.due |= failed && !progress.failed;

@@ -41,6 +41,9 @@ pub struct Progress {
     /// When pods of the good template were brought back last while it stood still.
     #[serde(skip)]
     pub(super) brought_back: Option<Time>,
+    /// The good template is in force until its pods are back.
+    #[serde(default)]
+    pub(super) resumed: bool,
     /// Enough pods are available.
     pub(super) available: Flag,
     /// It is complete, or makes progress.
@@ -66,9 +69,15 @@ impl Progress {
             let_in: 0,
             renumbered: false,
             brought_back: None,
+            resumed: false,
             available: flag(false),
             progressing: flag(true),
         }
+    }
+
+    /// Whether pods of its good template were coming back.
+    pub fn is_resumed(&self) -> bool {
+        self.resumed
     }
 
     /// The file asks for this now.
@@ -96,6 +105,7 @@ impl Progress {
             // A rollout that was complete stays complete.
             complete: same && self.complete,
             brought_back: (self.brought_back).filter(|_| self.replicas == workload.pods.len()),
+            resumed: self.resumed,
             available: self.available,
             progressing: self.progressing,
             ..fresh

@@ -25,6 +25,8 @@ const UNHEEDED: u8 = 3;
 pub(super) struct Resumed {
     /// What is in force until its pods are back.
     pub(super) instead: Instead,
+    /// They are: the file's own template is about to be in force again.
+    pub(super) over: bool,
     /// How often its file was read and said what it says now.
     unheeded: u8,
 }
@@ -71,8 +73,12 @@ impl Histories {
         let subject = Subject::Workload(key.clone());
         let history = self.of(&subject);
         if let Some(instead) = history.and_then(|history| interrupted(history, key.kind)) {
-            let unheeded = 0;
-            self.resumed.insert(subject, Resumed { instead, unheeded });
+            let resumed = Resumed {
+                instead,
+                over: false,
+                unheeded: 0,
+            };
+            self.resumed.insert(subject, resumed);
             self.changes += 1;
         }
     }
@@ -82,24 +88,48 @@ impl Histories {
         self.resumed.contains_key(subject)
     }
 
-    /// They are back: the file's template is in force.
-    pub(super) fn go_on(&mut self, subject: &Subject) {
-        self.changes += u64::from(self.resumed.remove(subject).is_some());
+    /// Whether that is so of any document.
+    pub fn is_any_resumed(&self) -> bool {
+        !self.resumed.is_empty()
     }
 
-    /// A document was read with this edition. Returns whether its good template is in force for a while: `instead` says
-    /// that it is another one than the file's.
-    pub(super) fn resumes(&mut self, subject: &Subject, edition: &Arc<str>, instead: bool) -> bool {
+    /// They are back: the file's template is to be in force.
+    pub(super) fn go_on(&mut self, subject: &Subject) {
+        if let Some(resumed) = self.resumed.get_mut(subject).filter(|r| !r.over) {
+            resumed.over = true;
+            self.changes += 1;
+        }
+    }
+
+    /// A document was read with this template in its file. Returns whether its good one is in force for a while:
+    /// `instead` says that it is another one than the file's.
+    pub(super) fn resumes(&mut self, subject: &Subject, written: &Arc<str>, instead: bool) -> bool {
         let Some(resumed) = self.resumed.get_mut(subject) else {
             return false;
         };
-        let same = resumed.instead.of == *edition;
         resumed.unheeded += u8::from(!instead);
-        if !same || resumed.unheeded > UNHEEDED {
-            self.go_on(subject);
-            return false;
+        let is_refused = resumed.unheeded > UNHEEDED;
+        let ends = resumed.instead.of != *written || is_refused || resumed.over && !instead;
+        if !ends {
+            return instead;
         }
-        instead
+        self.resumed.remove(subject);
+        self.changes += 1;
+        if let Some(history) = self.all.get_mut(subject).filter(|_| is_refused) {
+            // It would be refused again.
+            history.alone = true;
+        }
+        false
+    }
+
+    /// Why a client cannot change what is in force of a document now.
+    pub(super) fn comes_back(&self, subject: &Subject) -> Option<String> {
+        let resumed = self.resumed.get(subject);
+        resumed.filter(|resumed| resumed.unheeded == 0).map(|_| {
+            format!(
+                "the pods of {subject} from before its rollout come back first; try again later"
+            )
+        })
     }
 
     /// No pod of an earlier template is left: after a reboot there is none to bring back.
@@ -130,7 +160,7 @@ fn interrupted(history: &History, kind: WorkloadKind) -> Option<Instead> {
     let back = history.revisions.iter().find(|r| r.hash == *good)?;
     Some(Instead {
         cause: Cause::Resumed,
-        of: history.edition.clone(),
+        of: history.written.clone(),
         text: back.text.clone()?,
         note: None,
     })

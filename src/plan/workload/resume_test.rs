@@ -98,13 +98,18 @@ fn only_what_stood_beside_the_new_template_comes_back() {
 }
 
 #[test]
-fn a_partition_and_pods_that_wait_for_their_deletion_outlive_a_reboot() {
+fn pods_that_wait_for_their_update_outlive_a_reboot() {
     for (more, after) in [
+        (
+            "  updateStrategy: {rollingUpdate: {partition: 3}}\n",
+            "a a a",
+        ),
+        ("  updateStrategy: {type: OnDelete}\n", "a a a"),
+        // The former template must not find what the new one has written.
         (
             "  updateStrategy: {rollingUpdate: {partition: 2}}\n",
             "a a b",
         ),
-        ("  updateStrategy: {type: OnDelete}\n", "a a a"),
     ] {
         let of = |letter| document("StatefulSet", letter, 3, more);
         let mut node = Machine::new(&of('a'));
@@ -113,7 +118,13 @@ fn a_partition_and_pods_that_wait_for_their_deletion_outlive_a_reboot() {
         node.settle('b');
         assert_eq!(node.world.shown(), after);
         node.reboot();
-        assert_eq!(node.world.shown(), "A");
+        let (first, after) = match after {
+            "a a a" => ("A", "a a a"),
+            _ => ("B", "b b b"),
+        };
+        assert_eq!(node.world.shown(), first);
+        // An agent restart in between loses nothing.
+        node.restart_agent();
         for _ in 0..5 {
             node.settle('a');
             node.settle('b');
@@ -127,10 +138,12 @@ fn pods_in_order_that_do_not_come_back_hold_a_rollout_for_a_time_only() {
     let of = |letter| document("StatefulSet", letter, 2, "");
     let mut node = Machine::new(&of('a'));
     node.settle('a');
-    let last = node.world.uids('a').remove(1);
-    node.world.set_pod_ready(&last, false);
+    // None is updated while one is missing.
+    let first = node.world.uids('a').remove(0);
+    let fact = PodFact::DeleteRequested { grace_ms: None };
+    node.world.tell(Event::Pod { uid: first, fact });
     node.save(&of('b'));
-    assert_eq!(node.world.shown(), "a B");
+    assert_eq!(node.world.shown(), "a a-");
     node.reboot();
     assert_eq!(node.world.shown(), "A");
     node.pass(resume::WITHIN_MS - 1);
@@ -160,6 +173,14 @@ fn a_rollout_that_was_stopped_goes_on_where_it_was() {
         node.look();
         node.world.gone();
         node.pass(0);
+        assert_eq!(node.world.shown(), "a? a? a?");
+        // Another number is no other template.
+        node.save(&document(
+            "Deployment",
+            'b',
+            3,
+            &format!("{paused}  minReadySeconds: 0\n"),
+        ));
         assert_eq!(node.world.shown(), "a? a? a?");
         let start = NodeFact::StartRequested { targets };
         node.world.tell(Event::Node(start.clone()));
@@ -272,4 +293,28 @@ fn the_time_of_a_rollout_that_may_be_taken_back_goes_on_over_a_power_cut() {
     node.world.gone();
     assert_eq!(node.world.shown(), "a a a");
     assert!(node.note().contains("is in force until"));
+}
+
+#[test]
+fn new_pods_that_are_not_ready_for_a_moment_stay_while_a_rollout_stands_still() {
+    let more = strategy("1", "1");
+    let of = |letter, more: &str| document("Deployment", letter, 4, more);
+    let mut node = Machine::new(&of('a', &more));
+    node.settle('a');
+    node.save(&of('b', &more));
+    for _ in 0..2 {
+        node.world.set_ready('b', true);
+        node.world.gone();
+        node.pass(0);
+    }
+    node.world.set_ready('b', true);
+    node.save(&of('b', &(more + "  paused: true\n")));
+    node.world.gone();
+    let before = node.world.shown();
+    assert!(before.matches('b').count() > 1, "{before}");
+    node.world.set_ready('b', false);
+    node.pass(DEADLINE_MS);
+    assert_eq!(node.world.shown().to_lowercase(), before);
+    node.world.set_ready('b', true);
+    assert_eq!(node.world.shown(), before);
 }

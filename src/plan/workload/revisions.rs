@@ -80,7 +80,7 @@ pub enum Cause {
 pub struct Instead {
     /// Why.
     pub cause: Cause,
-    /// The edition of the file that it takes the place of; of a restart, the file's template.
+    /// The edition of the file that it takes the place of; of a restart and what is resumed, the file's template.
     pub of: Arc<str>,
     /// The document in force.
     pub text: Arc<str>,
@@ -112,8 +112,13 @@ pub struct History {
     /// What is in force instead.
     pub instead: Option<Box<Instead>>,
     /// No pod of an earlier template is left.
-    #[serde(default)]
+    #[serde(default = "unknown")]
     pub alone: bool,
+}
+
+/// Former versions did not know: then all pods start with what the file says.
+fn unknown() -> bool {
+    true
 }
 
 /// What is kept of all documents.
@@ -168,7 +173,7 @@ impl Histories {
     pub fn overrides(&self) -> Overrides {
         let all = self.all.iter();
         let instead = all.filter_map(|(subject, h)| Some((subject, h.instead.as_deref()?)));
-        let resumed = self.resumed.iter();
+        let resumed = self.resumed.iter().filter(|(_, resumed)| !resumed.over);
         let all = instead.chain(resumed.map(|(subject, resumed)| (subject, &resumed.instead)));
         all.map(|(subject, instead)| (subject.clone(), instead.clone()))
             .gather()
@@ -238,7 +243,7 @@ impl Histories {
     }
 
     fn document(&mut self, subject: Subject, read: &Read<'_>, since: Option<Wall>) {
-        if self.resumes(&subject, read.edition, read.hash != read.written) {
+        if self.resumes(&subject, read.written, read.hash != read.written) {
             // For a while only: nothing has changed.
             return;
         }
@@ -264,8 +269,8 @@ impl Histories {
         }
         let ended = |instead: &mut Box<Instead>| {
             let of = match instead.cause {
-                Cause::Restarted => read.written,
-                Cause::RolledBack | Cause::Undone | Cause::Resumed => read.edition,
+                Cause::Restarted | Cause::Resumed => read.written,
+                Cause::RolledBack | Cause::Undone => read.edition,
             };
             instead.of != *of
         };
@@ -474,10 +479,8 @@ impl Histories {
 
     /// What replaces the pods of a document by others of the same template, since this time.
     pub fn restart(&self, subject: &Subject, at: &str) -> Result<Option<Instead>, String> {
-        if self.is_resumed(subject) {
-            return Err(format!(
-                "the pods of {subject} from before its rollout come back first; try again later"
-            ));
+        if let Some(why) = self.comes_back(subject) {
+            return Err(why);
         }
         let history = self.of(subject);
         let text = history.and_then(|history| history.revisions.last()?.text.clone());

@@ -93,7 +93,7 @@ impl Machine {
             && let Some(instead) = overrides.get(&Subject::Workload(own.key.clone()))
         {
             let of = match instead.cause {
-                Cause::Restarted => &own.written,
+                Cause::Restarted | Cause::Resumed => &own.written,
                 _ => &own.edition,
             };
             if *of == instead.of {
@@ -129,12 +129,15 @@ impl Machine {
     fn restart_agent(&mut self) {
         let before = std::mem::replace(&mut self.world, World::new());
         self.world.now = before.now;
+        let rollouts = before.state.workloads.rollouts();
+        let histories = Histories::recovered(stored(&before), self.boots.to_string());
+        let histories = histories.resumed(|key| {
+            let mut known = rollouts.iter().filter(|(known, _)| known == key);
+            known.any(|(_, progress)| !progress.is_resumed())
+        });
         let workloads = super::super::Workloads::default()
-            .with_rollouts(before.state.workloads.rollouts())
-            .with_histories(Histories::recovered(
-                stored(&before),
-                self.boots.to_string(),
-            ));
+            .with_rollouts(rollouts)
+            .with_histories(histories);
         self.world.state = NodeState {
             workloads,
             pods: before.state.pods,

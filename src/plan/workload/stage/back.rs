@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::super::Progress;
+use super::super::resume::WITHIN_MS;
 use super::{Old, Stage};
 use crate::spec::workload::Update;
 use crate::spec::{PodSpec, WorkloadKind};
@@ -34,24 +35,45 @@ impl Stage<'_> {
         !self.stopped && (here || progress.failed)
     }
 
+    /// How long it may take without progress, in milliseconds.
+    pub(in crate::plan::workload) fn deadline_ms(&self, cordoned: bool) -> Option<u64> {
+        // What goes no further by itself may wait for ever.
+        let stays = match self.workload.update {
+            Update::OnDelete => true,
+            Update::InPlace { partition, .. } => partition > 0,
+            Update::Rolling { .. } | Update::Recreate => false,
+        };
+        let ends = self.resumed && !stays && !cordoned;
+        let own = self.workload.progress_deadline_ms;
+        own.or(ends.then_some(WITHIN_MS))
+    }
+
     /// Whether there are fewer pods of earlier templates beside a rollout that stands still than it has to spare: some
     /// were deleted or evicted, or the file asks for more.
     pub(in crate::plan::workload) fn misses_former(&self, progress: &Progress) -> bool {
         let Update::Rolling { unavailable, .. } = self.workload.update else {
             return false;
         };
-        let serving = progress.figures.old + progress.figures.updated_steady;
+        let figures = &progress.figures;
+        // Those that are here and were ready before may be again.
+        let steady = (progress.best.1).min(figures.updated as usize);
+        let serving = figures.old as usize + steady.max(figures.updated_steady as usize);
         let enough = self.new.len().saturating_sub(unavailable as usize);
         self.stands_still(progress)
             && !(progress.complete || self.resumed || self.stopped)
-            && (serving as usize) < enough
+            && serving < enough
     }
 
-    /// Whether the rollout goes on with new pods alone, where it could have had others beside them.
+    /// Whether the rollout goes on with new pods alone, where it could have had others beside them. Of a StatefulSet one new
+    /// pod is enough: the former template must not find what it has written.
     pub(in crate::plan::workload) fn has_no_former(&self, progress: &Progress) -> bool {
-        let beside = (self.workload.update != Update::Recreate || self.workload.paused)
-            && self.workload.key.kind != WorkloadKind::DaemonSet;
-        let figures = &progress.figures;
-        beside && !self.stopped && figures.old == 0 && figures.updated > 0
+        let kind = self.workload.key.kind;
+        let beside = match self.workload.update {
+            Update::Recreate => self.workload.paused,
+            Update::OnDelete => true,
+            Update::Rolling { .. } | Update::InPlace { .. } => kind != WorkloadKind::DaemonSet,
+        };
+        let none_left = kind == WorkloadKind::StatefulSet || self.old.iter().all(|old| old.surplus);
+        beside && !self.stopped && none_left && progress.figures.updated > 0
     }
 }
