@@ -34,15 +34,11 @@ pub fn service(service: &Service, now: Timestamp) -> [String; 7] {
 
 /// The first address that a service has, or `None` for text. One that it asks for and does not have is not shown.
 pub fn address(service: &Service) -> Option<&str> {
-    const OF_ADDRESSES: [Reason; 2] = [
-        Reason::ClusterIPAlreadyAllocated,
-        Reason::ClusterIPOutOfRange,
-    ];
     let status = service.status.iter();
     let mut conditions = status.flat_map(|status| status.conditions.iter().flatten());
     let is_refused = conditions.any(|condition| {
-        let mut reasons = OF_ADDRESSES.iter();
-        condition.type_ == ALLOCATED && reasons.any(|reason| reason.as_str() == condition.reason)
+        condition.type_ == ALLOCATED
+            && condition.reason == Reason::ClusterIPAlreadyAllocated.as_str()
     });
     let address = service.spec.as_ref()?.cluster_ip.as_deref();
     address.filter(|_| !is_refused)
@@ -168,7 +164,6 @@ mod tests {
     #[test]
     fn an_address_that_a_service_does_not_have_is_not_shown() {
         for (reason, shown) in [
-            ("ClusterIPOutOfRange", None),
             ("ClusterIPAlreadyAllocated", None),
             ("PortAlreadyAllocated", Some("10.0.0.1")),
         ] {

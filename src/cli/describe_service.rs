@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn what_a_service_does_not_have_is_among_its_events() {
-        let reason = "ClusterIPOutOfRange";
+        let reason = "ClusterIPAlreadyAllocated";
         let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"},
             "spec": {"clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1"]},
             "status": {"conditions": [{"type": "Allocated", "status": "False", "reason": reason,

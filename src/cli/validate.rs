@@ -204,7 +204,7 @@ fn add_strange_addresses(node: &Node, reports: &mut [(Report, Documents)]) {
                 if let Some(range) = range.filter(|range| !range.holds(*ip)) {
                     report.warnings.push(format!(
                         "{}: service {key}: its clusterIP {ip} is not in the valid range of this machine, which is {range} \
-                         (`coracle.serviceCIDR`): it would have no address",
+                         (`coracle.serviceCIDR`): a host with that address cannot be reached from there",
                         report.file
                     ));
                 }

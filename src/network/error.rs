@@ -56,9 +56,9 @@ pub enum NetworkError {
         /// `service default/other`, `the pod CIDR 10.77.0.0/20`.
         owner: String,
     },
-    /// A requested service address is none that services can have here.
+    /// A service has the address that it asks for, which an API server would refuse.
     #[error(
-        "service {service} cannot have address {address}: the provided IP is not in the valid range, which is {ranges}; leave `clusterIP` out, or set `coracle.serviceCIDR`"
+        "service {service} has address {address}, which is not in the valid range of services, {ranges}: a host with that address cannot be reached from here; leave `clusterIP` out, or set `coracle.serviceCIDR`"
     )]
     ServiceRange {
         /// Namespace and name.

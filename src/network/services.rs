@@ -55,20 +55,19 @@ pub(super) fn assign(
     let mut owners: BTreeMap<IpAddr, PodKey> = BTreeMap::new();
     for entry in view {
         let key = &entry.spec.key;
-        assigned.errors.extend(family(entry, ranges));
-        let ServiceAddress::Given(wanted) = &entry.spec.address else {
-            continue;
-        };
-        let mut refusals = wanted
-            .iter()
-            .filter_map(|address| refusal(key, *address, ranges, node, &owners));
-        match refusals.next() {
-            Some(error) => assigned.errors.push((key.clone(), error)),
-            None => {
-                owners.extend(wanted.iter().map(|address| (*address, key.clone())));
-                assigned.addresses.insert(key.clone(), wanted.clone());
+        if let ServiceAddress::Given(wanted) = &entry.spec.address {
+            let refusals = |address: &IpAddr| refusal(key, *address, node, &owners);
+            match wanted.iter().find_map(refusals) {
+                Some(error) => assigned.errors.push((key.clone(), error)),
+                None => {
+                    owners.extend(wanted.iter().map(|address| (*address, key.clone())));
+                    assigned.addresses.insert(key.clone(), wanted.clone());
+                    let strange = wanted.iter().find_map(|a| strange(key, *a, ranges));
+                    assigned.errors.extend(strange.map(|e| (key.clone(), e)));
+                }
             }
         }
+        assigned.errors.extend(family(entry, ranges));
     }
     forget_some(view, numbers);
     let given = |number: u32| {
@@ -183,7 +182,6 @@ fn number(
 fn refusal(
     service: &PodKey,
     address: IpAddr,
-    ranges: &Ranges,
     node: &BTreeSet<IpAddr>,
     owners: &BTreeMap<IpAddr, PodKey>,
 ) -> Option<NetworkError> {
@@ -196,17 +194,21 @@ fn refusal(
     if let Some(other) = owners.get(&address) {
         return Some(taken(format!("service {other}")));
     }
-    let valid: Vec<ServiceRange> = ranges.services.iter().map(of_range).collect();
-    if !valid.iter().any(|range| range.holds(address)) {
-        let valid: Vec<String> = valid.iter().map(ServiceRange::to_string).collect();
-        return Some(NetworkError::ServiceRange {
-            service,
-            address,
-            ranges: valid.join(" and "),
-        });
-    }
     node.contains(&address)
         .then(|| taken("the node".to_owned()))
+}
+
+/// What is odd about an address that a service has. An API server refuses it, but one that was exported from a cluster
+/// with another range serves here.
+fn strange(service: &PodKey, address: IpAddr, ranges: &Ranges) -> Option<NetworkError> {
+    let valid: Vec<ServiceRange> = ranges.services.iter().map(of_range).collect();
+    let is_valid = valid.iter().any(|range| range.holds(address));
+    let valid: Vec<String> = valid.iter().map(ServiceRange::to_string).collect();
+    (!is_valid).then(|| NetworkError::ServiceRange {
+        service: service.clone(),
+        address,
+        ranges: valid.join(" and "),
+    })
 }
 
 fn of_range(range: &IpNet) -> ServiceRange {

@@ -42,7 +42,6 @@ pub(crate) fn service(
     let selector = selector(spec, kind, &at, report);
     let client_affinity = affinity(spec, &at, report);
     policies(spec, &at, report);
-    by_type(spec, kind, &at, report);
     let families = families(spec);
     let metadata = path.field("metadata");
     let written = service.metadata.annotations.as_ref();
@@ -365,37 +364,6 @@ fn policies(spec: &core::ServiceSpec, path: &Path<'_>, report: &Report) {
     }
 }
 
-/// Checks fields that only some types of services may have.
-fn by_type(spec: &core::ServiceSpec, kind: Type, path: &Path<'_>, report: &Report) {
-    let some = |list: &Option<Vec<String>>| list.as_ref().is_some_and(|l| !l.is_empty());
-    let is_reached =
-        matches!(kind, Type::NodePort | Type::LoadBalancer) || some(&spec.external_ips);
-    let external = spec.external_traffic_policy.as_deref().unwrap_or_default();
-    if ["Cluster", "Local"].contains(&external) && !is_reached {
-        let detail = "may only be set for externally-accessible services";
-        report.invalid(&path.field("externalTrafficPolicy"), external, detail);
-    }
-    if spec.allocate_load_balancer_node_ports.is_some() && kind != Type::LoadBalancer {
-        let detail = "may only be used when `type` is 'LoadBalancer'";
-        report.forbidden(&path.field("allocateLoadBalancerNodePorts"), detail);
-    }
-    for (field, list) in [
-        ("clusterIPs", &spec.cluster_ips),
-        ("ipFamilies", &spec.ip_families),
-    ] {
-        let policy = spec.ip_family_policy.as_deref();
-        let both = list.as_ref().is_some_and(|list| list.len() == 2);
-        if let Some("SingleStack") = policy
-            && both
-        {
-            let detail = format_args!(
-                "must be RequireDualStack or PreferDualStack when multiple '{field}' are specified"
-            );
-            report.invalid(&path.field("ipFamilyPolicy"), "SingleStack", detail);
-        }
-    }
-}
-
 /// The families that it asks for; two of them without a policy are both.
 fn families(spec: &core::ServiceSpec) -> Families {
     let listed = spec.ip_families.as_deref().unwrap_or_default();
@@ -419,6 +387,10 @@ fn idle(
     const NO_BALANCER: &str = "there is no load balancer here";
     let some = |list: &Option<Vec<String>>| list.as_ref().is_some_and(|l| !l.is_empty());
     let has_address = matches!(address, ServiceAddress::Any | ServiceAddress::Given(_));
+    let is_reached =
+        matches!(kind, Type::NodePort | Type::LoadBalancer) || some(&spec.external_ips);
+    let two = |list: &Option<Vec<String>>| list.as_ref().is_some_and(|l| l.len() > 1);
+    // An API server refuses the last three. They harm nothing, and boxes have manifests with them.
     let fields = [
         (
             "type",
@@ -454,6 +426,22 @@ fn idle(
             "healthCheckNodePort",
             spec.health_check_node_port.is_some_and(|port| port != 0),
             NO_BALANCER,
+        ),
+        (
+            "externalTrafficPolicy",
+            spec.external_traffic_policy.is_some() && !is_reached,
+            "nothing outside reaches the service",
+        ),
+        (
+            "allocateLoadBalancerNodePorts",
+            spec.allocate_load_balancer_node_ports.is_some() && kind != Type::LoadBalancer,
+            "only `type: LoadBalancer` has it",
+        ),
+        (
+            "ipFamilyPolicy",
+            spec.ip_family_policy.as_deref() == Some("SingleStack")
+                && (two(&spec.ip_families) || two(&spec.cluster_ips)),
+            "there are two families or addresses: write PreferDualStack, or one of them",
         ),
     ];
     for (field, _, what) in fields.iter().filter(|(_, given, _)| *given) {

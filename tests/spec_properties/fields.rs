@@ -462,7 +462,7 @@ const SERVICE: Table = &[
     ),
     (
         "allocateLoadBalancerNodePorts",
-        Refused("allocateLoadBalancerNodePorts: true"),
+        Warned("allocateLoadBalancerNodePorts: true"),
     ),
     ("clusterIP", Works("spec/service_rules.rs", "cluster_ip")),
     ("clusterIPs", Works("spec/service_rules.rs", "cluster_ips")),
@@ -482,7 +482,7 @@ const SERVICE: Table = &[
     ),
     (
         "externalTrafficPolicy",
-        Refused("externalTrafficPolicy: Local"),
+        Warned("externalTrafficPolicy: Local"),
     ),
     (
         "healthCheckNodePort",

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
+use crate::spec::Reason;
 use crate::spec::cluster::{Endpoint, Refusal, ServiceEntry};
 use crate::types::Stamp;
 
@@ -39,8 +40,10 @@ pub fn service<'r>(
     service
 }
 
-/// One for all that it does not have.
-fn condition<'r>(mut refused: impl Iterator<Item = &'r (Refusal, Stamp)>) -> Option<Condition> {
+/// One for all that it does not have. What it has in another way than it asks for has events only.
+fn condition<'r>(refused: impl Iterator<Item = &'r (Refusal, Stamp)>) -> Option<Condition> {
+    const ODD: [Reason; 2] = [Reason::ClusterIPOutOfRange, Reason::IPFamilyNotConfigured];
+    let mut refused = refused.filter(|(refusal, _)| !ODD.contains(&refusal.reason));
     let (first, since) = refused.next()?;
     let others = refused.map(|(refusal, _)| refusal.message.as_str());
     let messages: Vec<&str> = [first.message.as_str()].into_iter().chain(others).collect();
@@ -142,7 +145,11 @@ mod tests {
             wall: crate::types::Wall(wall),
         };
         let refused = [
-            (refusal(Reason::ClusterIPOutOfRange, "no"), at(1_000_000)),
+            (refusal(Reason::ClusterIPOutOfRange, "odd"), at(500_000)),
+            (
+                refusal(Reason::ClusterIPAlreadyAllocated, "no"),
+                at(1_000_000),
+            ),
             (
                 refusal(Reason::PortAlreadyAllocated, "nor that"),
                 at(2_000_000),
@@ -152,7 +159,7 @@ mod tests {
         let shown = serde_json::to_value(shown).unwrap();
         assert_eq!(
             shown["status"]["conditions"],
-            json!([{ "type": "Allocated", "status": "False", "reason": "ClusterIPOutOfRange",
+            json!([{ "type": "Allocated", "status": "False", "reason": "ClusterIPAlreadyAllocated",
                 "message": "no; nor that", "lastTransitionTime": "1970-01-01T00:00:01Z" }])
         );
     }
