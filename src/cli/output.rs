@@ -1,14 +1,15 @@
 //! Where a command writes what it makes: a file that is replaced as a whole, or a device, a pipe or the standard output,
 //! which are written as it comes.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
+use nix::unistd::geteuid;
 
 use crate::sys::signals;
 
@@ -31,12 +32,8 @@ impl Target {
                 path: path.to_owned(),
             });
         }
-        let path = match fs::canonicalize(path) {
-            // Behind a symlink, which stays.
-            Ok(whole) => whole,
-            Err(_) => path.to_owned(),
-        };
-        if is_written_through(&path) {
+        let Place { path, through } = place(path);
+        if through {
             return Ok(Self {
                 file: OpenOptions::new().write(true).open(&path)?,
                 temporary: None,
@@ -89,9 +86,46 @@ impl Drop for Target {
     }
 }
 
-/// Whether the path names something that cannot be replaced as a whole: a device, a pipe, the standard output.
+/// Whether the path names something that is not replaced as a whole: a device, a pipe, the standard output.
 pub(super) fn is_written_through(path: &Path) -> bool {
-    path == Path::new("-") || fs::metadata(path).is_ok_and(|found| !found.is_file())
+    path == Path::new("-") || place(path).through
+}
+
+/// Where a path leads.
+struct Place {
+    path: PathBuf,
+    /// It is a device, a pipe or a folder.
+    through: bool,
+}
+
+/// A symlink stays, and so does what is no file. Links and pipes of other users are replaced: they may lie in wait in a
+/// folder that everyone may write to.
+fn place(path: &Path) -> Place {
+    let replaced = || Place {
+        path: path.to_owned(),
+        through: false,
+    };
+    let own = |found: &Metadata| [0, geteuid().as_raw()].contains(&found.uid());
+    let link = fs::symlink_metadata(path);
+    let (Ok(link), Ok(found)) = (link, fs::metadata(path)) else {
+        return replaced();
+    };
+    let kind = found.file_type();
+    if link.is_symlink() && !own(&link) || kind.is_fifo() && !own(&found) || kind.is_socket() {
+        return replaced();
+    }
+    let whole = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    match found.is_file() {
+        true => Place {
+            path: whole,
+            through: false,
+        },
+        // What a descriptor leads to may have no name.
+        false => Place {
+            path: path.to_owned(),
+            through: true,
+        },
+    }
 }
 
 /// Removes the file and ends when the command is interrupted.
@@ -110,4 +144,36 @@ fn remove_if_interrupted(file: PathBuf) -> io::Result<()> {
         }
     };
     std::thread::Builder::new().spawn(wait).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::sys::stat::Mode;
+    use nix::unistd::{Gid, Uid, chown, mkfifo};
+
+    use super::*;
+
+    #[test]
+    fn links_and_pipes_of_others_are_replaced() {
+        let folder = std::env::temp_dir().join(format!("coracle-output-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let [file, link, pipe] = ["file", "link", "pipe"].map(|name| folder.join(name));
+        fs::write(&file, "").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        mkfifo(&pipe, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
+        let lead = |path: &Path| {
+            let place = place(path);
+            (place.path, place.through)
+        };
+        assert_eq!(lead(&link), (fs::canonicalize(&file).unwrap(), false));
+        assert_eq!(lead(&pipe), (pipe.clone(), true));
+        assert_eq!(lead(Path::new("/dev/null")), ("/dev/null".into(), true));
+        assert_eq!(lead(&folder.join("new")), (folder.join("new"), false));
+        let stranger = Some(Uid::from_raw(12345));
+        chown(&pipe, stranger, None::<Gid>).unwrap();
+        std::os::unix::fs::lchown(&link, Some(12345), None).unwrap();
+        assert_eq!(lead(&link), (link.clone(), false));
+        assert_eq!(lead(&pipe), (pipe.clone(), false));
+        fs::remove_dir_all(folder).unwrap();
+    }
 }

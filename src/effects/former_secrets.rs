@@ -15,6 +15,9 @@ use crate::sys::file::{self, Durability};
 /// The longest file of the documents in force, or of former values.
 const MAX_DOCUMENTS: u64 = 64 << 20;
 
+/// The longest value that is looked for, in bytes: a longer one does not fit into what is kept of an output.
+const MAX_VALUE: usize = 16 << 10;
+
 /// The most that is kept, in values and in bytes.
 const MAX_VALUES: usize = 1024;
 const MAX_BYTES: usize = 1 << 20;
@@ -48,11 +51,22 @@ pub fn keep(layout: &Layout, next: &[u8]) -> io::Result<()> {
     file::replace(&layout.former_secrets(), &kept, 0o600, Durability::Process)
 }
 
-/// The former values of the Secrets that are asked for, by namespace and name.
-pub fn values(layout: &Layout, wanted: impl Fn(&str, &str) -> bool) -> Vec<Vec<u8>> {
-    let all = former(layout).into_iter();
-    let wanted = all.filter(|of| wanted(&of.namespace, &of.name));
-    wanted.map(|of| of.value.0).collect()
+/// The values that are kept.
+#[derive(Debug, Default)]
+pub struct Former(Vec<Of>);
+
+impl Former {
+    /// Reads them.
+    pub fn load(layout: &Layout) -> Self {
+        Self(former(layout))
+    }
+
+    /// Those of the Secrets that are asked for, by namespace and name.
+    pub fn values(&self, wanted: impl Fn(&str, &str) -> bool) -> Vec<Vec<u8>> {
+        let all = self.0.iter();
+        let wanted = all.filter(|of| wanted(&of.namespace, &of.name));
+        wanted.map(|of| of.value.0.clone()).collect()
+    }
 }
 
 /// The values of the Secrets in force. `None`: no agent has written them in this boot.
@@ -70,7 +84,8 @@ fn former(layout: &Layout) -> Vec<Of> {
 /// The values, oldest first, with more.
 fn with(mut kept: Vec<Of>, gone: Vec<Of>) -> Vec<Of> {
     kept.retain(|of| !gone.contains(of));
-    kept.extend(gone);
+    let short = |of: &Of| of.value.0.len() <= MAX_VALUE;
+    kept.extend(gone.into_iter().filter(short));
     let mut bytes = 0;
     let fit = kept.iter().rev().take(MAX_VALUES).take_while(|of| {
         bytes += of.value.0.len();
@@ -142,13 +157,16 @@ mod tests {
             std::fs::write(layout.configuration(), next).unwrap();
         }
         assert_eq!(in_force(&layout), Some(Vec::new()));
-        let known = values(&layout, |namespace, name| {
-            (namespace, name) == ("default", "db")
-        });
+        let known =
+            Former::load(&layout).values(|namespace, name| (namespace, name) == ("default", "db"));
         for value in ["former", "newer", "Zm9ybWVy"] {
             assert!(known.contains(&value.as_bytes().to_vec()), "{value}");
         }
-        assert!(values(&layout, |_, name| name == "other").is_empty());
+        assert!(
+            Former::load(&layout)
+                .values(|_, name| name == "other")
+                .is_empty()
+        );
         let mode = std::fs::metadata(layout.former_secrets()).unwrap();
         let mode = std::os::unix::fs::PermissionsExt::mode(&mode.permissions());
         assert_eq!(mode & 0o777, 0o600);
@@ -164,9 +182,10 @@ mod tests {
         };
         let many = with(Vec::new(), (0..2 * MAX_VALUES).map(|n| of(n, 1)).collect());
         assert_eq!((many.len(), &*many[0].name), (MAX_VALUES, "1024"));
-        let large = with(many, vec![of(0, MAX_BYTES - 1)]);
-        let names: Vec<_> = large.iter().map(|of| &*of.name).collect();
-        assert_eq!(names, ["2047", "0"]);
-        assert_eq!(with(large, vec![of(1, MAX_BYTES + 1)]), []);
+        let large = with(many, vec![of(0, MAX_VALUE + 1)]);
+        assert_eq!(large.len(), MAX_VALUES, "it is left out alone");
+        let fit = MAX_BYTES / MAX_VALUE;
+        let full = with(large, (0..fit + 1).map(|n| of(n, MAX_VALUE)).collect());
+        assert_eq!((full.len(), &*full[0].name), (fit, "1"));
     }
 }

@@ -10,7 +10,7 @@ use std::time::SystemTime;
 
 use super::Node;
 use crate::effects::black_box::{Slot, Writer, last_output, read, without};
-use crate::effects::former_secrets;
+use crate::effects::former_secrets::Former;
 use crate::layout::Layout;
 use crate::plan::black_box::{Batch, place};
 use crate::plan::{Notice, former, restart};
@@ -139,7 +139,10 @@ impl Node {
             // Now: a pod that is gone by then may have had Secrets that are not known any more.
             let message = match exit.message.is_empty() {
                 true => String::new(),
-                false => clean(&exit.message, &self.secrets_of(&spec)),
+                false => {
+                    let kept = Former::load(&self.tools.config.layout);
+                    clean(&exit.message, &self.secrets_of(&spec, &kept))
+                }
             };
             let entry = Entry {
                 pod: spec.key.to_string(),
@@ -183,7 +186,11 @@ impl Node {
 
     fn jobs(&mut self, now: Time, at_once: bool) -> Vec<Job> {
         let entries = self.black_box.batch.take(now, at_once);
+        if entries.is_empty() {
+            return Vec::new();
+        }
         let layout = &self.tools.config.layout;
+        let kept = Former::load(layout);
         let job = |entry: Entry| {
             let uid = PodUid::from(entry.uid.as_str());
             let key = entry.pod.split_once('/').unwrap_or_default();
@@ -193,7 +200,9 @@ impl Node {
                 // A pod that is gone may have had Secrets that are not known any more.
                 logs: (spec.is_some() && !entry.container.is_empty()).then_some(logs),
                 entry,
-                secrets: spec.map(|spec| self.secrets_of(spec)).unwrap_or_default(),
+                secrets: spec
+                    .map(|spec| self.secrets_of(spec, &kept))
+                    .unwrap_or_default(),
             }
         };
         entries.into_iter().map(job).gather()
@@ -201,14 +210,14 @@ impl Node {
 
     /// The values of the Secrets that a pod refers to, and those that they had in this boot: its containers may have
     /// started with them.
-    fn secrets_of(&self, spec: &PodSpec) -> Vec<Vec<u8>> {
+    fn secrets_of(&self, spec: &PodSpec, kept: &Former) -> Vec<Vec<u8>> {
         let configuration = self.tools.sandboxes.configuration.now();
         let mut references = spec.references();
         references.retain(|key| key.kind == ObjectKind::Secret);
         if references.is_empty() {
             return Vec::new();
         }
-        let mut secrets = former_secrets::values(&self.tools.config.layout, |namespace, name| {
+        let mut secrets = kept.values(|namespace, name| {
             let mut keys = references.iter();
             keys.any(|key| key.namespace == namespace && key.name == name)
         });

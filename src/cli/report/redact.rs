@@ -124,7 +124,7 @@ fn public(rest: &str) -> String {
 /// read for nothing else. `None`: no agent has written them in this boot.
 pub(super) fn secrets(layout: &Layout) -> Option<Vec<Vec<u8>>> {
     let mut found = former_secrets::in_force(layout)?;
-    found.extend(former_secrets::values(layout, |_, _| true));
+    found.extend(former_secrets::Former::load(layout).values(|_, _| true));
     Some(found)
 }
 

@@ -3,6 +3,7 @@
 use std::io;
 use std::time::Duration;
 
+use super::hook::{COMMAND_BYTES, shown};
 use super::{OUTPUT_BYTES, Outcome, Target, go_duration, within};
 use crate::effects::exec::{kept_end, start_kept};
 use crate::shim::protocol::{ExecRequest, Keep, KeptEnd};
@@ -18,7 +19,7 @@ pub(super) async fn run(command: &[String], timeout: Duration, target: &Target) 
     let late = || {
         Outcome::Failure(format!(
             "command timed out: \"{}\" timed out after {}",
-            command.join(" "),
+            shown(&command.join(" "), COMMAND_BYTES),
             go_duration(timeout)
         ))
     };

@@ -13,7 +13,7 @@ use crate::types::Time;
 const DIAL: Duration = Duration::from_secs(30);
 
 /// The maximum shown of a command or path, so that the result still fits into an event (1024 bytes in all).
-const COMMAND_BYTES: usize = 128;
+pub(super) const COMMAND_BYTES: usize = 128;
 /// The maximum shown of an error, or of a failed program's output as such.
 const ERRORS_BYTES: usize = 512;
 /// The maximum shown of all output of a program.
@@ -86,7 +86,7 @@ pub async fn run_hook(hook: &Hook, target: &Target, pod: &PodSpec) -> HookResult
 }
 
 /// The beginning of a text on one line, with control characters escaped.
-fn shown(text: &str, most: usize) -> String {
+pub(super) fn shown(text: &str, most: usize) -> String {
     let mut line = String::new();
     for char in cut(text.trim(), most).chars() {
         match char {
