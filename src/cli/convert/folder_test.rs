@@ -215,7 +215,8 @@ fn name_servers_that_are_none_and_several_names_of_an_address_are_taken() {
 
 #[test]
 fn a_script_may_do_more_than_run_containers() {
-    let script = "#!/bin/bash\nset -e\ncd \"$(dirname \"$0\")\"\nmkdir -p /srv/web\nsudo docker run -d --name web \\\n  \
+    let script = "#!/bin/bash\nset -e\ncd \"$(dirname \"$0\")\"\nmkdir -p /srv/web\ndocker rm -f \
+                  web 2>/dev/null || true\nsudo docker run -d --name web \\\n  \
                   -p 80:80 nginx:1\n";
     let text = whole(&made(&[("install.sh", script)]).unwrap());
     check(

@@ -40,7 +40,7 @@ fn kind(name: &str, content: &str, beside_units: bool) -> Kind {
         Kind::Lines
     } else if kube::is_manifest(content) {
         Kind::Manifests
-    } else if has_services(content) {
+    } else if has_services(content) || beside_units && names_services(content) {
         Kind::Compose
     } else if content.lines().any(runs_container) && !is_mapping(content) {
         otherwise(Kind::Lines)
@@ -67,9 +67,29 @@ fn runs_container(line: &str) -> bool {
     is_command(line) && matches!(verb, Some("run" | "create"))
 }
 
+/// Whether a line makes a container anywhere in it, among what else a shell may do.
+pub(super) fn mentions_run(line: &str) -> bool {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let mut at =
+        (0..words.len()).filter(|at| matches!(words[*at], "docker" | "podman" | "nerdctl"));
+    at.any(|at| {
+        let mut verbs = words[at + 1..].iter().filter(|word| **word != "container");
+        verbs
+            .next()
+            .is_some_and(|verb| matches!(*verb, "run" | "create"))
+    })
+}
+
 fn has_services(content: &str) -> bool {
     let mut lines = content.lines();
     lines.any(|line| line.starts_with("services:") || line.starts_with("include:"))
+}
+
+/// The same of JSON, and of a quoted name.
+fn names_services(content: &str) -> bool {
+    let documents = parse::parse_tagged(content, TAGS).unwrap_or_default();
+    let mut keys = documents.iter().flat_map(|all| entries(Some(all)));
+    keys.any(|(key, _)| key == "services")
 }
 
 /// Whether a text is YAML as the first compose files were: services by their names.
@@ -99,6 +119,7 @@ mod tests {
                 Kind::Compose,
             ),
             ("c.yaml", "a:\n  image: x", Kind::Compose, Kind::Other),
+            ("c.json", "{\"services\": {}}", Kind::Compose, Kind::Compose),
             (
                 "c.yaml",
                 "x-a: |\n  docker run x\nservices: {}",

@@ -1,6 +1,7 @@
 //! `docker run …` and `podman run …` lines as services.
 
 use super::health;
+use super::kind;
 use super::project::Project;
 use super::tree::{Entries, map, set, text, texts};
 use super::words::{first_free, object_name, split};
@@ -140,7 +141,7 @@ pub(super) fn lines(content: &str, project: &mut Project) -> Result<(), String> 
             continue;
         }
         // What else a script does is named as it is written: only of a command's words the shell has a say.
-        if pending.is_empty() && !has_program(line) {
+        if pending.is_empty() && !kind::mentions_run(line) {
             project.left_out.push(format!("`{}`", line.trim()));
             continue;
         }
@@ -159,11 +160,6 @@ pub(super) fn lines(content: &str, project: &mut Project) -> Result<(), String> 
         true => Ok(()),
         false => Err(split(&pending).err().unwrap_or_default()),
     }
-}
-
-fn has_program(line: &str) -> bool {
-    let programs = ["docker ", "podman ", "nerdctl "];
-    programs.iter().any(|program| line.contains(program))
 }
 
 /// The command without its comments: one at its end, and those between backquotes (`` `#optional` ``), which stand for
