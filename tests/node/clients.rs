@@ -97,10 +97,7 @@ fn kinds_and_names_may_be_written_as_for_kubectl() {
         "hello\n"
     );
     assert_eq!(
-        agent
-            .cli(&["exec", "svc/front", "--", "true"])
-            .status
-            .code(),
+        agent.cli(&["exec", "cm/front", "--", "true"]).status.code(),
         Some(2)
     );
     agent.remove("a.yaml");

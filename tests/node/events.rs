@@ -166,7 +166,7 @@ fn events_are_shown_as_kubectl_shows_them() {
         .lines()
         .find(|l| l.contains("Pulled") && l.contains("  early  "));
     assert!(pulled.is_some(), "{described}");
-    for (bad, hint) in [("web", "--for pod/NAME"), ("service/web", "--for pod/NAME")] {
+    for (bad, hint) in [("web", "--for pod/NAME"), ("secret/web", "--for pod/NAME")] {
         let refused = agent.cli(&["events", "--for", bad]);
         assert_eq!(refused.status.code(), Some(2));
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();
