@@ -98,8 +98,8 @@ struct Place {
     through: bool,
 }
 
-/// A symlink stays, and so does what is no file. Links and pipes of other users are replaced: they may lie in wait in a
-/// folder that everyone may write to.
+/// Follows symlinks, and writes into devices and pipes. Links and pipes of other users are replaced instead: in a folder
+/// that everyone may write to they can be a trap.
 fn place(path: &Path) -> Place {
     let replaced = || Place {
         path: path.to_owned(),
@@ -120,7 +120,7 @@ fn place(path: &Path) -> Place {
             path: whole,
             through: false,
         },
-        // What a descriptor leads to may have no name.
+        // The target of a link in /proc/self/fd may have no name.
         false => Place {
             path: path.to_owned(),
             through: true,

@@ -1,6 +1,6 @@
-//! Values that Secrets had before in this boot: containers that started with them may still log them, when no document
-//! has them any more. They are kept on the tmpfs of configuration documents, for root only, to be taken out of texts and
-//! for nothing else; when they are too much, the oldest are forgotten.
+//! Former values of Secrets in this boot. A container that started with one may still log it after the document has
+//! changed. They are kept on the tmpfs of configuration documents, for root only, and serve only to mask texts. The oldest
+//! go when the limits are reached.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -15,7 +15,7 @@ use crate::sys::file::{self, Durability};
 /// The longest file of the documents in force, or of former values.
 const MAX_DOCUMENTS: u64 = 64 << 20;
 
-/// The longest value that is looked for, in bytes: a longer one does not fit into what is kept of an output.
+/// Longer values are not kept, in bytes: they do not fit into the part of an output that is kept.
 const MAX_VALUE: usize = 16 << 10;
 
 /// The most that is kept, in values and in bytes.
@@ -30,7 +30,7 @@ struct Of {
     value: ByteString,
 }
 
-/// Keeps the values of the documents in force that these, which are about to replace them, do not have.
+/// Keeps the values of the documents in force that the `next` ones lack.
 pub fn keep(layout: &Layout, next: &[u8]) -> io::Result<()> {
     let Ok(now) = file::read_bounded(layout.configuration(), MAX_DOCUMENTS) else {
         // The first documents of this boot.

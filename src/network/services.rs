@@ -198,8 +198,8 @@ fn refusal(
         .then(|| taken("the node".to_owned()))
 }
 
-/// What is odd about an address that a service has. An API server refuses it, but one that was exported from a cluster
-/// with another range serves here.
+/// Reports an address outside the ranges. An API server refuses it; here it works, so that Services exported from a cluster
+/// with another range can be used.
 fn strange(service: &PodKey, address: IpAddr, ranges: &Ranges) -> Option<NetworkError> {
     let valid: Vec<ServiceRange> = ranges.services.iter().map(of_range).collect();
     let is_valid = valid.iter().any(|range| range.holds(address));

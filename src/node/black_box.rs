@@ -27,7 +27,7 @@ pub(super) struct BlackBox {
     batch: Batch,
     /// The newest exit of each container that was noted.
     noted: HashMap<PodUid, Vec<(String, u32, Wall)>>,
-    /// The last write, until its result is looked at: the entries that could not be written.
+    /// The last write, until its result is taken: the entries that it failed to write.
     writing: Option<smol::Task<Vec<Entry>>>,
     /// Whether the last write failed, which is said once.
     failed: bool,
@@ -72,7 +72,7 @@ impl BlackBox {
         self.batch.add(Entry { boot, ..entry }, now);
     }
 
-    /// When it is to be written, or the result of the last write is to be looked at.
+    /// When the next write is due, or the result of the last one.
     pub(super) fn next(&self) -> Option<Time> {
         let written = self.writing.as_ref().and_then(|_| self.batch.next_write());
         self.batch.due().or(written)

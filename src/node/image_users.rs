@@ -1,4 +1,4 @@
-//! Which images the node needs, and for whom.
+//! The images in use, and the containers that use them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,7 +32,7 @@ impl Node {
         self.image_users().into_keys().gather()
     }
 
-    /// The config digests of images that containers run from or mount now, or are about to, each with one of them.
+    /// The config digests of images that containers run from or mount now, or are about to, each with one such container.
     pub(super) fn images_running(&self) -> BTreeMap<String, String> {
         let mut running = BTreeMap::new();
         for pod in self.state.pods.values() {

@@ -90,7 +90,7 @@ impl Batch {
         }
     }
 
-    /// When the next write may be, and the result of the last one is looked at.
+    /// The earliest time of the next write.
     pub fn next_write(&self) -> Option<Time> {
         Some(self.written?.plus(APART_MS))
     }

@@ -184,6 +184,11 @@ fn volumes_of_pods_that_come_later_outlive_a_power_cut() {
     agent.write("web.yaml", &text);
     let all = |status: &Value| status["availableReplicas"] == 2;
     wait_status(&agent, "statefulsets", "web", all);
+    // Its successor has a UID of its own.
+    agent.ok(&["delete", "pod", "web-1"]);
+    wait_until("the successor of web-1 has written", || {
+        agent.cli(&["exec", "web-1", "--", "cat", "/d/n"]).stdout == b"x\n"
+    });
     agent.power_cut();
     agent.launch();
     wait_status(&agent, "statefulsets", "web", all);

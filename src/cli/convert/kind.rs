@@ -13,7 +13,7 @@ pub(super) enum Kind {
     Quadlet,
     Lines,
     Manifests,
-    /// Nothing of these, beside units.
+    /// None of these, in a folder of units.
     Other,
 }
 
@@ -67,7 +67,7 @@ fn runs_container(line: &str) -> bool {
     is_command(line) && matches!(verb, Some("run" | "create"))
 }
 
-/// Whether a line makes a container anywhere in it, among what else a shell may do.
+/// Whether a line of a script makes a container, also after other commands.
 pub(super) fn mentions_run(line: &str) -> bool {
     let words: Vec<&str> = line.split_whitespace().collect();
     let mut at =
@@ -85,7 +85,7 @@ fn has_services(content: &str) -> bool {
     lines.any(|line| line.starts_with("services:") || line.starts_with("include:"))
 }
 
-/// The same of JSON, and of a quoted name.
+/// Whether JSON, or YAML with a quoted name, has services.
 fn names_services(content: &str) -> bool {
     let documents = parse::parse_tagged(content, TAGS).unwrap_or_default();
     let mut keys = documents.iter().flat_map(|all| entries(Some(all)));

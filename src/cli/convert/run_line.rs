@@ -140,7 +140,7 @@ pub(super) fn lines(content: &str, project: &mut Project) -> Result<(), String> 
         if pending.is_empty() && (line.trim().is_empty() || line.trim_start().starts_with('#')) {
             continue;
         }
-        // What else a script does is named as it is written: only of a command's words the shell has a say.
+        // Other lines of a script become remarks. Shell syntax matters only where a container is made.
         if pending.is_empty() && !kind::mentions_run(line) {
             project.left_out.push(format!("`{}`", line.trim()));
             continue;

@@ -20,8 +20,8 @@ use crate::spec::{Configuration, PodKey, PodSecurity, PodSpec, ServiceDocument, 
 use crate::sys::zone;
 use crate::types::Wall;
 
-/// A file that changed without being closed is read once it has stayed the same for this long. One that was removed is
-/// gone after that.
+/// A file that changed without being closed is read once it has stayed the same for this long. A removed file counts
+/// as gone after the same time.
 pub(super) const SETTLE_MS: u64 = 500;
 
 /// A version of a file that is valid by itself.
@@ -84,7 +84,7 @@ pub(super) struct Entry {
     pub(super) read: Option<Fingerprint>,
     /// A version not read yet, and when it was first seen.
     pub(super) unsettled: Option<(Fingerprint, u64)>,
-    /// Since when the file is away; it may be about to be written anew.
+    /// Since when the file has been missing. An editor may be about to write it again.
     pub(super) away_since: Option<u64>,
     /// The version in effect.
     pub(super) applied: Option<Arc<Loaded>>,

@@ -150,7 +150,7 @@ fn a_file_still_being_written_is_read_once_it_is_closed_or_has_settled() {
 }
 
 #[test]
-fn a_file_that_an_editor_takes_away_for_a_moment_stays_in_force() {
+fn a_file_that_is_missing_for_a_moment_stays_in_force() {
     let folder = Folder::new();
     let path = folder.write("a.yaml", "a", "a:1");
     let mut manifests = folder.manifests();
@@ -160,7 +160,7 @@ fn a_file_that_an_editor_takes_away_for_a_moment_stays_in_force() {
         let scan = manifests.scan(at, &nothing, false, &running);
         (scan.changed, scan.again_in_ms)
     };
-    // As vim saves: the file becomes a copy, and is written anew.
+    // vim renames the file to its backup, then writes a new one.
     let copy = path.with_extension("yaml~");
     fs::rename(&path, &copy).unwrap();
     assert_eq!(scan(&mut manifests, 1000), (false, Some(500)));
@@ -170,7 +170,7 @@ fn a_file_that_an_editor_takes_away_for_a_moment_stays_in_force() {
     assert_eq!(scan(&mut manifests, 1600), (false, Some(500)));
     assert_eq!(scan(&mut manifests, 2100), (true, None));
     assert_eq!(pods(&manifests), ["a=b:1"]);
-    // One that was renamed is gone at once.
+    // A renamed file is gone at once.
     let other = path.with_file_name("b.yaml");
     fs::rename(&path, &other).unwrap();
     manifests.scan(3000, &[other.clone()].into(), false, &running);

@@ -219,9 +219,10 @@ impl Manifests {
         let mut looks = 0;
         let found = loop {
             let (found, kept) = self.look(&mut scan);
-            let came =
-                |path: &&PathBuf| closed.contains(*path) && !self.entries.contains_key(*path);
-            let at_once = all_closed || found.keys().any(|path| came(&path));
+            let mut new = found
+                .keys()
+                .filter(|path| !self.entries.contains_key(*path));
+            let at_once = all_closed || new.any(|path| closed.contains(path));
             self.forget_removed(&found, &kept, (now_ms, at_once), &mut scan);
             self.read_changed(&found, now_ms, (closed, all_closed), &mut scan);
             looks += 1;
@@ -365,9 +366,9 @@ impl Manifests {
         (found, kept)
     }
 
-    /// Forgets files that are gone. Those that did not fit beside them are read again. An editor may take a file away for a
-    /// moment while it saves it: one is gone once it has been away for a while, unless another one came, which it may have
-    /// been renamed to.
+    /// Forgets files that are gone. Those that did not fit beside them are read again. Some editors remove a file for a
+    /// moment while they save it, so a missing file stays in force for `SETTLE_MS`. `at_once`: a complete new file came,
+    /// which may be a renamed one.
     fn forget_removed(
         &mut self,
         found: &BTreeMap<PathBuf, Fingerprint>,

@@ -40,7 +40,7 @@ pub fn service<'r>(
     service
 }
 
-/// One for all that it does not have. What it has in another way than it asks for has events only.
+/// One condition for everything that the service lacks. Addresses out of range and missing families have events only.
 fn condition<'r>(refused: impl Iterator<Item = &'r (Refusal, Stamp)>) -> Option<Condition> {
     const ODD: [Reason; 2] = [Reason::ClusterIPOutOfRange, Reason::IPFamilyNotConfigured];
     let mut refused = refused.filter(|(refusal, _)| !ODD.contains(&refusal.reason));

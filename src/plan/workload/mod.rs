@@ -463,15 +463,13 @@ impl NodeState {
             if goes_on {
                 histories.go_on(&subject);
             }
-            let wake = match misses {
-                true => [wake, progress.bring_back(key, &mut histories, now.time)]
-                    .into_iter()
-                    .flatten()
-                    .min(),
-                false => wake,
+            let again = match misses {
+                true => progress.bring_back(key, &mut histories, now.time),
+                false => None,
             };
+            let wake = wake.into_iter().chain(again).min();
             if resumed {
-                // It is no news that its good template works, or does not.
+                // Whether the good template works is known.
             } else if progress.complete {
                 histories.passed(&subject, &workload.revision);
             } else if progress.failed && workload.rollback {

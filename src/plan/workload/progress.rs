@@ -38,7 +38,7 @@ pub struct Progress {
     /// It had failed when another number of pods was asked for: what goes or stays for that is no progress.
     #[serde(skip)]
     pub(super) renumbered: bool,
-    /// When pods of the good template were brought back last while it stood still.
+    /// The last time that former pods were brought back while the rollout stood still.
     #[serde(skip)]
     pub(super) brought_back: Option<Time>,
     /// The good template is in force until its pods are back.
@@ -75,7 +75,7 @@ impl Progress {
         }
     }
 
-    /// Whether pods of its good template were coming back.
+    /// Whether the good template was in force, for its pods to come back.
     pub fn is_resumed(&self) -> bool {
         self.resumed
     }

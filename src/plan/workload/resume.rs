@@ -1,6 +1,6 @@
-//! Rollouts whose pods are gone before they ended: all of them by a reboot, or because a person stopped them, or some of
-//! the former ones while it stands still. The pods of the good template come back first, and the file's template is
-//! rolled out beside them once more. Otherwise a power cut would leave nothing but a template that may not work.
+//! Interrupted rollouts: a reboot or `coracle stop` ends all pods, or a rollout that stands still loses some of its former
+//! ones. The pods of the last good template come back first, then the file's template is rolled out beside them again.
+//! Otherwise a power cut would leave only a template that may not work.
 
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ use super::revisions::{Cause, Histories, History, Instead, Subject};
 use crate::plan::Time;
 use crate::spec::{Workload, WorkloadKey, WorkloadKind};
 
-/// How long pods that come one after the other have to come back.
+/// How long pods that start in order have to come back, if the document has no deadline.
 pub(super) const WITHIN_MS: u64 = 600_000;
 
-/// The time between two such steps of a rollout that stands still.
+/// The time between two steps that bring pods back while a rollout stands still.
 const AGAIN_MS: u64 = 600_000;
 
-/// A good template that could not be put in force in so many looks at the file is refused.
+/// After so many reads without effect the good template counts as refused.
 const UNHEEDED: u8 = 3;
 
 /// An interrupted rollout.
@@ -25,14 +25,14 @@ const UNHEEDED: u8 = 3;
 pub(super) struct Resumed {
     /// What is in force until its pods are back.
     pub(super) instead: Instead,
-    /// They are: the file's own template is about to be in force again.
+    /// The pods are back, and the file's own template is about to take effect again.
     pub(super) over: bool,
-    /// How often its file was read and said what it says now.
+    /// The number of reads of the file in which `instead` had no effect.
     unheeded: u8,
 }
 
 impl Progress {
-    /// Brings the missing pods of the good template back. Returns when, if that is to wait.
+    /// Brings the missing pods of the good template back. Returns the time of the next try if it is too early.
     pub(super) fn bring_back(
         &mut self,
         key: &WorkloadKey,
@@ -50,7 +50,7 @@ impl Progress {
 }
 
 impl Histories {
-    /// The node has rebooted, but for documents of which this is known.
+    /// Resumes the rollouts that a reboot interrupted: those that `is_known` says nothing of.
     pub fn resumed(mut self, is_known: impl Fn(&WorkloadKey) -> bool) -> Self {
         let keys = self.all.keys().filter_map(|subject| match subject {
             Subject::Workload(key) if !is_known(key) => Some(key.clone()),
@@ -68,7 +68,7 @@ impl Histories {
         history.is_some_and(|history| interrupted(history, key.kind).is_some())
     }
 
-    /// Pods of a document have gone: its good template is in force until they are back, if its rollout had not ended.
+    /// Puts the good template of a document in force until its pods are back, if a rollout was interrupted.
     pub(super) fn resume(&mut self, key: &WorkloadKey) {
         let subject = Subject::Workload(key.clone());
         let history = self.of(&subject);
@@ -93,7 +93,7 @@ impl Histories {
         !self.resumed.is_empty()
     }
 
-    /// They are back: the file's template is to be in force.
+    /// The pods are back: the file's template takes effect again.
     pub(super) fn go_on(&mut self, subject: &Subject) {
         if let Some(resumed) = self.resumed.get_mut(subject).filter(|r| !r.over) {
             resumed.over = true;
@@ -101,8 +101,8 @@ impl Histories {
         }
     }
 
-    /// A document was read with this template in its file. Returns whether its good one is in force for a while:
-    /// `instead` says that it is another one than the file's.
+    /// Notes that a document was read. `written`: the template in its file; `instead`: another one is in force. Returns
+    /// whether that is the good one, for now.
     pub(super) fn resumes(&mut self, subject: &Subject, written: &Arc<str>, instead: bool) -> bool {
         let Some(resumed) = self.resumed.get_mut(subject) else {
             return false;
@@ -116,13 +116,13 @@ impl Histories {
         self.resumed.remove(subject);
         self.changes += 1;
         if let Some(history) = self.all.get_mut(subject).filter(|_| is_refused) {
-            // It would be refused again.
+            // Another try would end the same way.
             history.alone = true;
         }
         false
     }
 
-    /// Why a client cannot change what is in force of a document now.
+    /// Why a client cannot restart a document now.
     pub(super) fn comes_back(&self, subject: &Subject) -> Option<String> {
         let resumed = self.resumed.get(subject);
         resumed.filter(|resumed| resumed.unheeded == 0).map(|_| {
@@ -132,7 +132,7 @@ impl Histories {
         })
     }
 
-    /// No pod of an earlier template is left: after a reboot there is none to bring back.
+    /// Notes that no pod of an earlier template is left, so that a reboot brings none back.
     pub(super) fn alone(&mut self, subject: &Subject, workload: &Workload) {
         let Some(history) = self.all.get_mut(subject) else {
             return;
@@ -146,7 +146,7 @@ impl Histories {
     }
 }
 
-/// What brings the pods of the good template back.
+/// The good template of an interrupted rollout, to be put in force.
 fn interrupted(history: &History, kind: WorkloadKind) -> Option<Instead> {
     let good = history.good.as_ref();
     let good = good.filter(|good| **good != history.written)?;
@@ -166,7 +166,7 @@ fn interrupted(history: &History, kind: WorkloadKind) -> Option<Instead> {
     })
 }
 
-/// Whether pods of an earlier template of this document go on while those of a new one come.
+/// Whether pods of two templates of this document may run side by side.
 fn stand_beside(document: &str, kind: WorkloadKind) -> bool {
     let Ok(document) = serde_json::from_str::<Value>(document) else {
         return false;

@@ -1,4 +1,4 @@
-//! Rollouts whose pods are all gone before they ended.
+//! Interrupted rollouts.
 
 use std::collections::BTreeSet;
 
@@ -105,7 +105,7 @@ fn pods_that_wait_for_their_update_outlive_a_reboot() {
             "a a a",
         ),
         ("  updateStrategy: {type: OnDelete}\n", "a a a"),
-        // The former template must not find what the new one has written.
+        // The former template must not run on data of the new one.
         (
             "  updateStrategy: {rollingUpdate: {partition: 2}}\n",
             "a a b",
@@ -317,4 +317,30 @@ fn new_pods_that_are_not_ready_for_a_moment_stay_while_a_rollout_stands_still() 
     assert_eq!(node.world.shown().to_lowercase(), before);
     node.world.set_ready('b', true);
     assert_eq!(node.world.shown(), before);
+}
+
+#[test]
+fn turns_before_the_file_takes_effect_again_cost_a_trial_nothing() {
+    let mut node = Machine::new(&annotated(&document("Deployment", 'a', 3, ""), ""));
+    node.settle('a');
+    node.save(&annotated(&document("Deployment", 'b', 3, ""), ""));
+    node.pass(DEADLINE_MS / 2);
+    node.boots += 1;
+    let histories = Histories::recovered(super::stored(&node.world), "1".to_owned());
+    node.world = super::World::new();
+    node.world.state.workloads.histories = histories.resumed(|_| false);
+    let overrides = node.world.state.workloads.histories.overrides();
+    node.read(&overrides);
+    assert_eq!(node.world.shown(), "A A A");
+    // The file is not read again yet, nor by a read that began before.
+    node.world.set_ready('a', true);
+    node.world.pass(1_000);
+    node.read(&overrides);
+    assert_eq!(node.numbers(), "1* 2!");
+    node.seen = None;
+    node.look();
+    assert_eq!(node.world.shown(), "a a a B");
+    node.pass(DEADLINE_MS / 2);
+    node.world.gone();
+    assert_eq!(node.world.shown(), "a a a");
 }

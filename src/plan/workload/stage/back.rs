@@ -25,7 +25,7 @@ impl Stage<'_> {
         self.new.len().saturating_sub(serving.count())
     }
 
-    /// Whether the pods of an interrupted rollout are back, or do not come (`resume.rs`).
+    /// Whether the pods of an interrupted rollout are back, or took too long.
     pub(in crate::plan::workload) fn goes_on(&self, progress: &Progress) -> bool {
         let all = match self.workload.update {
             Update::Rolling { .. } => self.missing(),
@@ -37,7 +37,7 @@ impl Stage<'_> {
 
     /// How long it may take without progress, in milliseconds.
     pub(in crate::plan::workload) fn deadline_ms(&self, cordoned: bool) -> Option<u64> {
-        // What goes no further by itself may wait for ever.
+        // Such a rollout waits for a person, however long that takes.
         let stays = match self.workload.update {
             Update::OnDelete => true,
             Update::InPlace { partition, .. } => partition > 0,
@@ -48,14 +48,14 @@ impl Stage<'_> {
         own.or(ends.then_some(WITHIN_MS))
     }
 
-    /// Whether there are fewer pods of earlier templates beside a rollout that stands still than it has to spare: some
-    /// were deleted or evicted, or the file asks for more.
+    /// Whether a rollout that stands still has fewer pods than its strategy allows: some were deleted or evicted, or the file
+    /// asks for more.
     pub(in crate::plan::workload) fn misses_former(&self, progress: &Progress) -> bool {
         let Update::Rolling { unavailable, .. } = self.workload.update else {
             return false;
         };
         let figures = &progress.figures;
-        // Those that are here and were ready before may be again.
+        // A pod that was ready before may be ready again soon.
         let steady = (progress.best.1).min(figures.updated as usize);
         let serving = figures.old as usize + steady.max(figures.updated_steady as usize);
         let enough = self.new.len().saturating_sub(unavailable as usize);
@@ -64,8 +64,8 @@ impl Stage<'_> {
             && serving < enough
     }
 
-    /// Whether the rollout goes on with new pods alone, where it could have had others beside them. Of a StatefulSet one new
-    /// pod is enough: the former template must not find what it has written.
+    /// Whether no pod of an earlier template is left to bring back. In a StatefulSet one new pod is enough: the former
+    /// template must not run on data of the new one.
     pub(in crate::plan::workload) fn has_no_former(&self, progress: &Progress) -> bool {
         let kind = self.workload.key.kind;
         let beside = match self.workload.update {
