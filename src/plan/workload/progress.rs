@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::stage;
 use crate::plan::state::Flag;
-use crate::plan::{Stamp, Time};
+use crate::plan::{Stamp, Time, Wall};
 use crate::spec::Workload;
 
 /// How far a document's pods are. All but the figures is kept for an agent restart.
@@ -33,6 +33,9 @@ pub struct Progress {
     /// Its file pauses it.
     #[serde(default)]
     pub(super) paused: bool,
+    /// When its file began or ceased to pause it last.
+    #[serde(default)]
+    pub(super) pause_turned: Wall,
     /// How many pods of the current template were let in.
     pub(super) let_in: usize,
     /// It had failed when another number of pods was asked for: what goes or stays for that is no progress.
@@ -66,6 +69,10 @@ impl Progress {
             figures: stage::Figures::default(),
             replicas_here: 0,
             paused: workload.paused,
+            pause_turned: match workload.paused {
+                true => now.wall,
+                false => Wall::default(),
+            },
             let_in: 0,
             renumbered: false,
             brought_back: None,
@@ -83,7 +90,11 @@ impl Progress {
     /// The file asks for this now.
     pub(super) fn asked(&mut self, workload: &Workload, now: Stamp) {
         let same = self.revision == workload.revision;
-        let resumed = std::mem::replace(&mut self.paused, workload.paused) && !workload.paused;
+        let was_paused = std::mem::replace(&mut self.paused, workload.paused);
+        if was_paused != workload.paused {
+            self.pause_turned = now.wall;
+        }
+        let resumed = was_paused && !workload.paused;
         if same && self.replicas == workload.pods.len() {
             if resumed {
                 // The time of the pause does not count.
@@ -105,6 +116,7 @@ impl Progress {
             // A rollout that was complete stays complete.
             complete: same && self.complete,
             brought_back: (self.brought_back).filter(|_| self.replicas == workload.pods.len()),
+            pause_turned: self.pause_turned,
             resumed: self.resumed,
             available: self.available,
             progressing: self.progressing,

@@ -202,3 +202,31 @@ fn a_rollout_has_its_whole_time_after_a_pause() {
         assert_eq!(reason(&world), "ProgressDeadlineExceeded");
     }
 }
+
+#[test]
+fn a_pause_shows_since_when_also_where_nothing_is_left_to_roll_out() {
+    let mut world = World::new();
+    let text = |pause| document("Deployment", 'a', 2, pause);
+    let condition = |world: &World| {
+        let condition = world.status()["conditions"][1].clone();
+        let [reason, since] =
+            ["reason", "lastTransitionTime"].map(|field| condition[field].clone());
+        (reason.as_str().unwrap().to_owned(), since)
+    };
+    world.read(&text(""));
+    world.set_ready('a', true);
+    let (reason, complete) = condition(&world);
+    assert_eq!(reason, "NewReplicaSetAvailable");
+    world.now.wall.0 += 60_000_000;
+    world.read(&text(PAUSED));
+    let (reason, paused) = condition(&world);
+    assert_eq!(reason, "DeploymentPaused");
+    assert_ne!(paused, complete);
+    world.now.wall.0 += 60_000_000;
+    world.read(&text(PAUSED));
+    assert_eq!(condition(&world).1, paused);
+    world.read(&text(""));
+    let (reason, goes_on) = condition(&world);
+    assert_eq!(reason, "NewReplicaSetAvailable");
+    assert_ne!(goes_on, paused);
+}

@@ -73,9 +73,16 @@ impl Pods {
     fn of(state: &NodeState, workload: &Workload, progress: &Progress) -> Self {
         let rollout = match (rolled_back(state, workload), progress) {
             (Some(why), _) => Rollout::Back(why.into()),
-            (None, Progress { complete: true, .. }) => Rollout::Complete,
-            (None, Progress { failed: true, .. }) => Rollout::Failed,
+            (
+                None,
+                Progress {
+                    complete: false,
+                    failed: true,
+                    ..
+                },
+            ) => Rollout::Failed,
             (None, _) if workload.paused => Rollout::Paused,
+            (None, Progress { complete: true, .. }) => Rollout::Complete,
             (None, _) => Rollout::Going,
         };
         let here = Figures {
@@ -89,7 +96,10 @@ impl Pods {
                 .flatten(),
             here,
             available: progress.available,
-            progressing: progress.progressing,
+            progressing: Flag {
+                since: progress.progressing.since.max(progress.pause_turned),
+                ..progress.progressing
+            },
             rollout,
         }
     }
