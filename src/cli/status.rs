@@ -26,6 +26,7 @@ pub(super) fn run(client: &Client, args: &OutputArgs) -> Result<ExitCode> {
         nodes: client.get("/api/v1/nodes")?,
         pods: client.get("/api/v1/pods")?,
         jobs: client.get("/apis/batch/v1/jobs")?,
+        services: client.get("/api/v1/services")?,
         summary: client.get("/stats/summary")?,
     };
     let mut troubles = seen.troubles();
@@ -50,6 +51,7 @@ struct Seen {
     nodes: Value,
     pods: Value,
     jobs: Value,
+    services: Value,
     summary: Value,
 }
 
@@ -104,6 +106,7 @@ impl Seen {
         }
         found.extend(self.pods().filter_map(of_pod));
         found.extend(list(&self.jobs["items"]).filter_map(of_job));
+        found.extend(list(&self.services["items"]).filter_map(of_service));
         found
     }
 
@@ -315,6 +318,18 @@ fn of_job(job: &Value) -> Option<Trouble> {
     Some(Trouble::new(&format!("job {shown}"), since, why, remedy))
 }
 
+/// What a service asks for and does not have.
+fn of_service(service: &Value) -> Option<Trouble> {
+    let lacks =
+        |condition: &&Value| condition["type"] == "Allocated" && condition["status"] == "False";
+    let lacks = list(&service["status"]["conditions"]).find(lacks)?;
+    let (option, name, shown) = place(&service["metadata"]);
+    let since = word(&lacks["lastTransitionTime"]);
+    let remedy = format!("coracle describe service{option} {name}");
+    let about = format!("service {shown}");
+    Some(Trouble::new(&about, since, word(&lacks["message"]), remedy))
+}
+
 /// The flag for an object's namespace, its name, and both as they are shown.
 fn place(meta: &Value) -> (String, &str, String) {
     let name = word(&meta["name"]);
@@ -361,6 +376,19 @@ mod tests {
         assert_eq!(found.about, "job a/backup");
         assert_eq!(found.message, "BackoffLimitExceeded: too often");
         assert_eq!(found.remedy, "coracle describe job -n a backup");
+    }
+
+    #[test]
+    fn a_service_that_lacks_something_is_named() {
+        let service = |status: Value| json!({ "metadata": { "namespace": "default", "name": "web" }, "status": status });
+        assert_eq!(of_service(&service(json!({ "loadBalancer": {} }))), None);
+        let lacks =
+            json!({ "type": "Allocated", "status": "False", "message": "10.96.0.9 is taken" });
+        let found = of_service(&service(json!({ "conditions": [lacks] })));
+        let found = found.expect("it lacks its address");
+        assert_eq!(found.about, "service web");
+        assert_eq!(found.message, "10.96.0.9 is taken");
+        assert_eq!(found.remedy, "coracle describe service web");
     }
 
     #[test]
