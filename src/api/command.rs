@@ -270,6 +270,11 @@ pub enum Command {
         /// `{"type":"error",…}`, and after a trial `{"type":"ready",…}` or `{"type":"rolledBack",…}`. Closed at the end.
         progress: Sender<String>,
     },
+    /// Read the manifests as they are now.
+    ReadManifests {
+        /// Answered once what they say is in force and shown.
+        reply: Sender<Result<(), CommandError>>,
+    },
     /// List the bundles.
     ListBundles {
         /// Items by name.

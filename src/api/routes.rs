@@ -48,6 +48,7 @@ enum Action {
     Start,
     ShowCgroups,
     Plan,
+    ReadManifests,
     Drain,
     ShowBoot,
     ShowShutdown,
@@ -162,6 +163,7 @@ const ROUTES: &[Route] = &[
     }
     .costs(Cost::Plan)
     .can_be_dry(),
+    route(GET, "coracle/v1/manifests/settled", Action::ReadManifests),
     route(POST, "coracle/v1/drain", Action::Drain)
         .costs(Cost::Progress)
         .can_be_dry(),
@@ -355,6 +357,10 @@ async fn act(action: Action, parameters: &[&str], call: Call) -> Result<Response
         Action::Rollout => rollout(&context, request.method(), &query, parameters).await,
         Action::ShowCgroups => cgroups(&context, pod.0, pod.1).await,
         Action::Plan => plan(&context, request.body()).await,
+        Action::ReadManifests => {
+            ask(&context, |reply| Command::ReadManifests { reply }).await?;
+            Ok(json_reply(json!({}).to_string()))
+        }
         Action::Drain => cordon::drain(&context, &query, dry_run).await,
         Action::ShowBoot => boot(&context).await,
         Action::ShowShutdown => shutdown::show(&context).await,
@@ -530,6 +536,11 @@ mod tests {
                 Ok(PullImage),
             ),
             (Method::GET, "coracle/v1/images/pull".to_owned(), Err(true)),
+            (
+                Method::GET,
+                "coracle/v1/manifests/settled".to_owned(),
+                Ok(ReadManifests),
+            ),
             (Method::GET, "api/v1/pods".to_owned(), Err(false)),
         ] {
             let segments: Vec<&str> = path.split('/').collect();

@@ -16,6 +16,9 @@ use crate::api;
 /// Longest line of a response head, and of a chunk head.
 const MAX_LINE: u64 = 16 * 1024;
 
+/// Patience with an agent that reads files, which may be on a slow disk.
+const SETTLE: Duration = Duration::from_secs(5);
+
 /// Size of the chunks of a request body, in bytes.
 const PIECE: usize = 64 << 10;
 
@@ -83,6 +86,12 @@ impl Client {
         let value = serde_json::from_slice(&text)
             .map_err(|e| CliError::new("the agent's answer is not JSON").because(e))?;
         Ok((value, agent.pid()))
+    }
+
+    /// Waits until the agent has read what files say by now, so that a look right after a save does not show the state before
+    /// it. Without an answer, as by a former version, it is a look as any other.
+    pub(super) fn settle(&self) {
+        let _ = self.get_within("/coracle/v1/manifests/settled", SETTLE);
     }
 
     /// Sends a request and parses the JSON answer; an HTTP error becomes an error.

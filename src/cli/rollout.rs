@@ -49,6 +49,12 @@ impl Object {
 }
 
 pub(super) fn run(client: &Client, command: &RolloutCommand) -> Result<ExitCode> {
+    if !matches!(
+        command,
+        RolloutCommand::Pause(_) | RolloutCommand::Resume(_)
+    ) {
+        client.settle();
+    }
     match command {
         RolloutCommand::Status(args) => {
             for object in objects(&args.of, "status viewer", false)? {

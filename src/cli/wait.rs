@@ -176,6 +176,7 @@ impl Object {
 pub(super) fn run(client: &Client, args: &WaitArgs) -> Result<ExitCode> {
     let wanted = Wanted::parse(&args.condition)?;
     let end = clock::now() + patience(&args.timeout)?;
+    client.settle();
     let mut objects = objects(client, args)?;
     if wanted == Wanted::Deleted {
         // All of them before the first wait: meanwhile others can take their names.

@@ -165,6 +165,7 @@ impl Node {
             Command::ApplyBundle { request, progress } => {
                 super::spawn(bundles::apply(self.tools.clone(), request, progress));
             }
+            Command::ReadManifests { reply } => self.tools.readers.ask(reply),
             Command::ListBundles { reply } => self.list_bundles(&reply),
             Command::RollBackBundle { name, reply } => self.roll_back_bundle(name, reply),
             Command::RemoveBundle { name, reply } => self.remove_bundle(name, reply),

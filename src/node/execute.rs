@@ -14,6 +14,7 @@ use super::network::{NameServer, Progress};
 use super::pods::Links;
 use super::pulls::Pulls;
 use super::rollouts::OnDisk;
+use super::start::Readers;
 use super::turns::Turns;
 use super::user_namespaces::UserNamespaces;
 use super::{Input, exits};
@@ -60,6 +61,8 @@ pub(super) struct Tools {
     pub(super) bundles: Desk,
     /// What is in force instead of what files say.
     pub(super) instead: OnDisk,
+    /// Clients that want the manifests read.
+    pub(super) readers: Readers,
     pub(super) links: Links,
     pub(super) cleaning: Cleaning,
     /// The lanes for pods on the host network, and for those that use the bridge, which may have to wait for the

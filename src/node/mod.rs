@@ -102,6 +102,8 @@ enum Input {
         /// What was read, and what is no longer kept, in bytes.
         freed_bytes: u64,
     },
+    /// What was in the manifest directory when these clients asked has been read.
+    Read(Vec<commands::Reply<()>>),
     /// A client wants something.
     Command(Command),
     /// The image store was listed for a client that asks for the node.
@@ -218,6 +220,8 @@ struct Node {
     documents: Vec<claims::Shown>,
     /// The documents that stand for pods, as they are shown.
     workloads: workloads::Workloads,
+    /// Clients that wait until what files say is shown.
+    readers: Vec<commands::Reply<()>>,
     /// Claims that end with what they were made for.
     ending_claims: ending_claims::EndingClaims,
     /// The claims whose size is known.
@@ -338,6 +342,7 @@ impl Node {
                     }
                 }
             }
+            Input::Read(replies) => self.readers.extend(replies),
             Input::Command(command) => self.command(command),
             Input::Looked { rows, reply } => {
                 // Without a list the former one is shown beside the rest.
@@ -454,6 +459,11 @@ impl Node {
         }
         self.judge_trials();
         self.show_changed();
+        if !self.workloads.waits {
+            for reply in self.readers.drain(..) {
+                let _ = reply.try_send(Ok(()));
+            }
+        }
         self.keep_late_exits();
         self.write_black_box();
     }

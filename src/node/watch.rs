@@ -90,10 +90,18 @@ impl Watch {
             smol::Timer::after(patience).await;
             false
         };
-        if !smol::future::or(changed, timeout).await {
-            return BTreeSet::new();
+        match smol::future::or(changed, timeout).await {
+            true => self.noticed(),
+            false => BTreeSet::new(),
         }
+    }
+
+    /// What has changed so far. Returns the files that are now complete.
+    pub(super) fn noticed(&mut self) -> BTreeSet<PathBuf> {
         let (mut closed, mut lost) = (BTreeSet::new(), false);
+        let Some(hints) = &mut self.hints else {
+            return closed;
+        };
         let mut buffer = [0; 4096];
         while let Ok(events) = hints.inotify.read_events(&mut buffer) {
             for event in events {

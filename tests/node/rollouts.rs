@@ -1,11 +1,14 @@
 //! Rollouts that are taken back, by themselves and by clients, and pods that are restarted one after the other.
 
 use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use super::common::Agent;
+use super::common::{Agent, coracle, shell_pod};
 use super::workloads::{SLEEP, agent, document, pods, wait_rolled_out, wait_status};
 
 /// The same document with the annotation.
@@ -55,6 +58,56 @@ fn wait_taken_back(agent: &Agent) -> Value {
         all.iter().all(|field| status[field] == 2)
             && message.is_some_and(|text| text.contains("is in force until the document changes"))
     })
+}
+
+/// Runs a command that is sent after a save, but before the agent can have noticed the save.
+fn right_after(agent: &Agent, save: impl FnOnce(), args: &[&str]) -> String {
+    agent.signal(Signal::SIGSTOP);
+    save();
+    let mut command = coracle();
+    let command = command.args(args).env("CORACLE_SOCKET", agent.socket());
+    let command = command.stdout(Stdio::piped()).spawn();
+    let command = command.expect("the program starts");
+    let process = Path::new("/proc").join(command.id().to_string());
+    // It has a connection, and sleeps until the agent answers.
+    let asks = || {
+        let status = fs::read_to_string(process.join("status")).expect("it runs");
+        let mut open = fs::read_dir(process.join("fd")).expect("it runs");
+        let is_socket = |target: PathBuf| target.to_string_lossy().starts_with("socket:");
+        status.contains("State:\tS")
+            && open.any(|fd| fs::read_link(fd.expect("it runs").path()).is_ok_and(is_socket))
+    };
+    let end = Instant::now() + Duration::from_secs(60);
+    while !asks() {
+        assert!(Instant::now() < end, "it asks nothing");
+    }
+    agent.signal(Signal::SIGCONT);
+    let output = command.wait_with_output().expect("its output");
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+#[test]
+fn what_was_saved_before_a_command_is_known_to_it() {
+    let agent = agent();
+    let status = ["rollout", "status", "deployment/web", "--timeout=2m"];
+    let text = |round: u32| {
+        let label = format!("labels: {{app: web, round: \"{round}\"}}");
+        let text = document("Deployment", "web", SLEEP, "  replicas: 2\n", "");
+        text.replacen("labels: {app: web}", &label, 1)
+    };
+    for round in 0..3 {
+        let shown = right_after(&agent, || agent.write("web.yaml", &text(round)), &status);
+        assert!(shown.contains("Waiting for deployment"), "{shown}");
+        let selector = format!("round={round}");
+        let pods = agent.ok(&["get", "pods", "-l", &selector, "-o", "name"]);
+        assert_eq!(pods.lines().count(), 2, "{pods}");
+    }
+    let gone = ["wait", "--for=delete", "deployment/web", "--timeout=2m"];
+    right_after(&agent, || agent.remove("web.yaml"), &gone);
+    let pod = shell_pod("one", SLEEP, "", "");
+    let ready = ["wait", "--for=condition=Ready", "pod/one", "--timeout=2m"];
+    right_after(&agent, || agent.write("one.yaml", &pod), &ready);
 }
 
 #[test]

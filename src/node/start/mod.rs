@@ -17,6 +17,8 @@ use nix::fcntl::Flock;
 use smol::channel::{Receiver, Sender, bounded};
 use smol::{Async, LocalExecutor};
 
+pub(super) use watch::Readers;
+
 use super::alarm::Alarm;
 use super::allocatable::Enforced;
 use super::black_box::BlackBox;
@@ -379,6 +381,7 @@ impl Agent {
             swept: false,
             documents: Vec::new(),
             workloads: super::workloads::Workloads::default(),
+            readers: Vec::new(),
             ending_claims: Default::default(),
             claim_sizes: Vec::new(),
             settlements: Cell::new(0),

@@ -205,6 +205,7 @@ pub(super) fn tools(
         pulls: Pulls::new(&config.registries),
         bundles: Default::default(),
         instead: Default::default(),
+        readers: Default::default(),
         links: Links::default(),
         cleaning: Default::default(),
         turns: Default::default(),

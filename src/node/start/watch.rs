@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use smol::channel::{Receiver, bounded};
+use smol::channel::{Receiver, Sender, bounded};
 
+use crate::node::commands::Reply;
 use crate::node::execute::Tools;
 use crate::node::manifests::Manifests;
 use crate::node::watch::Watch;
@@ -14,6 +15,38 @@ use crate::spec::convert::ConvertContext;
 use crate::spec::{PodSpec, PodUid};
 use crate::sys::clock;
 use crate::types::Gather;
+
+/// How long a client waits at most for a file that may not be complete yet, in milliseconds.
+const MAX_WAIT_MS: u64 = 1_000;
+
+/// Clients that want to see what was written before they asked; cheap to clone.
+#[derive(Debug, Clone)]
+pub(in crate::node) struct Readers {
+    asks: Sender<Reply<()>>,
+    asked: Receiver<Reply<()>>,
+}
+
+impl Default for Readers {
+    fn default() -> Self {
+        // As many requests as the API lets in.
+        let (asks, asked) = bounded(64);
+        Self { asks, asked }
+    }
+}
+
+impl Readers {
+    /// Has the manifests read, then the client answered.
+    pub(in crate::node) fn ask(&self, reply: Reply<()>) {
+        // A dropped reply is an answer, too.
+        let _ = self.asks.try_send(reply);
+    }
+
+    /// The next client, and until when it waits.
+    async fn next(&self) -> Option<(u64, Reply<()>)> {
+        let reply = self.asked.recv().await.ok()?;
+        Some((clock::boot_ms() + MAX_WAIT_MS, reply))
+    }
+}
 
 /// Begins to fetch manifests from a web server if the settings say so. Receives a message for each new document.
 fn begin_url(tools: &Tools) -> Receiver<()> {
@@ -53,6 +86,8 @@ pub(super) async fn watch(tools: Tools, recovered: Vec<Arc<PodSpec>>) {
     .with_fetched(manifest_url::manifests(&config.layout.manifest_url()));
     let fetched = begin_url(&tools);
     let (mut closed, mut first) = (BTreeSet::new(), true);
+    // Clients that wait, and until when.
+    let mut readers: Vec<(u64, Reply<()>)> = Vec::new();
     loop {
         let scan;
         let (instead, layout) = (tools.instead.now(), config.layout.clone());
@@ -87,6 +122,13 @@ pub(super) async fn watch(tools: Tools, recovered: Vec<Arc<PodSpec>>) {
             crate::node::spawn(bundles::poll(tools.clone(), wanted));
         }
         first = false;
+        let now = clock::boot_ms();
+        let settles = scan.again_in_ms.is_some_and(|again| again < MAX_WAIT_MS);
+        let read = readers.extract_if(.., |(until, _)| !settles || *until <= now);
+        let read: Vec<_> = read.map(|(_, reply)| reply).collect();
+        if !read.is_empty() {
+            let _ = tools.inputs.send(Input::Read(read)).await;
+        }
         watch.ensure();
         let usual = tools.sandboxes.settings.now().file_check_frequency_ms;
         let patience = scan.again_in_ms.map_or(usual, |again| again.min(usual));
@@ -103,7 +145,16 @@ pub(super) async fn watch(tools: Tools, recovered: Vec<Arc<PodSpec>>) {
             }
             BTreeSet::new()
         };
-        closed = smol::future::or(files, smol::future::or(bundles, document)).await;
+        let asked = async {
+            readers.extend(tools.readers.next().await);
+            BTreeSet::new()
+        };
+        let others = smol::future::or(bundles, document);
+        closed = smol::future::or(files, smol::future::or(asked, others)).await;
+        if !readers.is_empty() {
+            // What was written before they asked is among it.
+            closed.extend(watch.noticed());
+        }
         if !closed.is_empty() {
             // Most likely a pod is about to start: while its file is read the kernel can get ready.
             let cgroups = tools.sandboxes.cgroups.clone();
