@@ -7,6 +7,8 @@ use serde_json::{Value, json};
 
 use super::status::{self, Status};
 use crate::plan::{self, NodeState, Wall};
+use crate::spec::workload::job::CONTROLLER_UID;
+use crate::spec::workload::typed;
 use crate::spec::{Workload, WorkloadKind};
 
 /// Annotation of a shown document: why something else is in force than its file says.
@@ -66,6 +68,7 @@ impl Shown {
     pub fn json(&self, version: u64) -> Value {
         let workload = &*self.workload;
         let mut whole: Value = serde_json::from_str(&workload.manifest).unwrap_or_default();
+        typed(workload.key.kind, &mut whole);
         let metadata = &mut whole["metadata"];
         metadata["namespace"] = json!(workload.key.namespace);
         metadata["uid"] = json!(workload.key.uid().as_str());
@@ -111,6 +114,8 @@ impl Shown {
                 default("backoffLimit", json!(job.backoff_limit));
                 default("completionMode", json!("NonIndexed"));
                 default("suspend", json!(false));
+                let labels = json!({ CONTROLLER_UID: workload.revision });
+                default("selector", json!({ "matchLabels": labels }));
             }
             (None, None) => match workload.key.kind {
                 WorkloadKind::Deployment => {

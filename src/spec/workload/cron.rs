@@ -7,7 +7,7 @@ use std::sync::Arc;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use k8s_openapi::jiff::tz::TimeZone;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::check::{not_negative, only};
 use super::job::{CONTROLLER_UID, JOB_NAME, host, pod_name};
@@ -105,9 +105,9 @@ struct Written {
     spec: Spec,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Spec {
+pub(super) struct Spec {
     schedule: String,
     time_zone: Option<String>,
     concurrency_policy: String,

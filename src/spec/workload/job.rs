@@ -3,7 +3,7 @@
 
 use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::WorkloadKey;
 use super::check::not_negative;
@@ -23,7 +23,7 @@ const MAX_CODES: usize = 255;
 /// Label and annotation of a pod with its index.
 const INDEX: &str = "batch.kubernetes.io/job-completion-index";
 /// Label of a pod with the UID of this edition of its Job.
-pub(super) const CONTROLLER_UID: &str = "batch.kubernetes.io/controller-uid";
+pub const CONTROLLER_UID: &str = "batch.kubernetes.io/controller-uid";
 /// Labels of a pod with the name of its Job.
 pub(super) const JOB_NAME: [&str; 2] = ["batch.kubernetes.io/job-name", "job-name"];
 /// The variable with a pod's index.
@@ -94,13 +94,13 @@ pub enum When {
     Conditions(Vec<(String, String)>),
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Policy {
     rules: Vec<WrittenRule>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct WrittenRule {
     action: String,
@@ -108,7 +108,7 @@ struct WrittenRule {
     on_pod_conditions: Vec<OnCondition>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct ExitCodes {
     container_name: Option<String>,
@@ -116,7 +116,7 @@ struct ExitCodes {
     values: Vec<i32>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct OnCondition {
     #[serde(rename = "type")]

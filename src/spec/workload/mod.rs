@@ -9,6 +9,7 @@ mod make;
 pub mod schedule;
 mod selector;
 pub mod success;
+mod typed;
 mod update;
 mod written;
 
@@ -25,6 +26,7 @@ use crate::types::Wall;
 pub use cron::CronJob;
 pub use job::Job;
 pub(super) use make::{make, read};
+pub use typed::typed;
 
 /// Limit of pods of one document: one node runs no more.
 pub(crate) const MAX_REPLICAS: i32 = 1_000;

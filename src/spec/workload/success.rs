@@ -37,13 +37,13 @@ fn total(ranges: &[(u32, u32)]) -> u32 {
     ranges.iter().map(|(first, last)| last - first + 1).sum()
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Policy {
     rules: Vec<Written>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Written {
     succeeded_indexes: Option<String>,

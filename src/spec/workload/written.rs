@@ -4,7 +4,7 @@
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::job::Policy;
 use super::{WorkloadKind, success};
@@ -18,7 +18,7 @@ pub(super) struct Written {
 }
 
 /// `spec` without `template`.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct Spec {
     pub(super) replicas: Option<i32>,
@@ -51,7 +51,7 @@ pub(super) struct Spec {
 }
 
 /// How pods of an earlier template are replaced.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct Strategy {
     #[serde(rename = "type")]
@@ -60,7 +60,7 @@ pub(super) struct Strategy {
 }
 
 /// How far a rolling update goes at once.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct RollingUpdate {
     pub(super) max_surge: Option<IntOrString>,
@@ -69,7 +69,7 @@ pub(super) struct RollingUpdate {
 }
 
 /// What becomes of a StatefulSet's claims.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct Retention {
     pub(super) when_deleted: String,
@@ -77,7 +77,7 @@ pub(super) struct Retention {
 }
 
 /// The numbers of a StatefulSet's pods.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Ordinals {
     pub(super) start: i32,
