@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::edit::{self, Edit};
 use super::status::{self, Phase};
-use super::{NodeState, PodState, Time};
+use super::{NodeState, PodState, Time, probe};
 use crate::spec::{PodSpec, Reason};
 
 /// How long all pods have to be ready: one that crashes is ready for a moment each time. Less if the trial is short.
@@ -148,7 +148,7 @@ pub fn unready(state: &NodeState, wanted: &PodSpec) -> Option<String> {
     }
     match status::phase(pod) {
         Phase::Succeeded => None,
-        Phase::Running if pod.flags.ready.yes => None,
+        Phase::Running if pod.flags.ready.yes && !probe::is_unproved(pod) => None,
         phase => Some(format!("{key} ({})", phase.as_str())),
     }
 }

@@ -81,6 +81,8 @@ pub struct Track {
     pub early: bool,
     /// The running probe was edited meanwhile, so its outcome does not count.
     pub outdated: bool,
+    /// It was edited, and has not succeeded since: its result is that of the former probe.
+    pub unproved: bool,
     /// The newest outcome and how often it came in a row, up to the threshold.
     pub row: Option<(bool, u32)>,
     /// The result of the outcomes so far.
@@ -223,6 +225,12 @@ pub(super) fn is_ready(spec: &ContainerSpec, run: &Running) -> bool {
     has_started(spec, run) && passed
 }
 
+/// Whether the pod is ready only because it was before an edit of a readiness probe.
+pub(super) fn is_unproved(pod: &PodState) -> bool {
+    let runs = pod.containers.iter().filter_map(|c| c.run.running());
+    runs.into_iter().any(|run| run.tracks.readiness.unproved)
+}
+
 /// The probe for whose failure this container is killed.
 pub(super) fn failed(c: &ContainerState) -> Option<ProbeKind> {
     let tracks = &c.run.running()?.tracks;
@@ -319,6 +327,7 @@ pub(super) fn edited(c: &mut ContainerState, specs: (&ContainerSpec, &ContainerS
             next: probe.map_or(now, |p| run.began.time.plus(p.initial_delay_ms).max(now)),
             in_flight: track.in_flight,
             outdated: track.in_flight,
+            unproved: well && probe.is_some(),
             result: if well { Some(true) } else { track.result },
             ..Track::default()
         };
@@ -411,7 +420,7 @@ fn count(track: &mut Track, probe: &Probe, kind: ProbeKind, well: bool) {
     // A failed liveness or startup probe stays failed until the next run.
     let held = kind != ProbeKind::Readiness && track.result == Some(false);
     if row >= threshold && !held {
-        track.result = Some(well);
+        (track.result, track.unproved) = (Some(well), false);
     }
 }
 

@@ -8,7 +8,7 @@ mod sidecars;
 use std::sync::Arc;
 
 use coracle::plan::event::{ProbeOrder, ProbeOutcome};
-use coracle::plan::{Action, Event, NodeFact, Task};
+use coracle::plan::{Action, Event, NodeFact, Task, bundle};
 use coracle::spec::{PodSpec, Probe, ProbeKind, Probes, Reason, RestartPolicy};
 use coracle::types::{StopSignal, Time};
 
@@ -377,6 +377,38 @@ fn the_first_failure_after_a_startup_probe_or_an_edit_does_not_count_either() {
     node.wait(5_000);
     node.probe(&failure());
     assert_eq!(node.open.len(), 1);
+}
+
+#[test]
+fn a_pod_is_not_ready_for_a_trial_until_its_edited_readiness_probe_has_succeeded() {
+    let before = with(readiness(probing(10_000, 3)));
+    let mut node = Node::with(&before);
+    node.work();
+    node.probe(&ProbeOutcome::Success);
+    assert_eq!(bundle::unready(&node.state, &before), None);
+    let edit = |probes| {
+        let mut spec = (*with(probes)).clone();
+        Arc::make_mut(&mut spec.manifest).change_metadata(|metadata| metadata.labels = None);
+        Arc::new(spec)
+    };
+    let after = edit(readiness(probing(5_000, 3)));
+    node.tell(Event::Node(NodeFact::DesiredChanged(desired(&[&after]))));
+    let waits = Some("default/p (Running)".to_owned());
+    assert_eq!(bundle::unready(&node.state, &after), waits);
+    assert_eq!(
+        node.line(),
+        "Running; c: running < -, 0",
+        "it serves meanwhile"
+    );
+    node.probe(&failure());
+    node.wait(5_000);
+    assert_eq!(bundle::unready(&node.state, &after), waits);
+    node.probe(&ProbeOutcome::Success);
+    assert_eq!(bundle::unready(&node.state, &after), None);
+    // Without the probe there is nothing to wait for.
+    let none = edit(Probes::default());
+    node.tell(Event::Node(NodeFact::DesiredChanged(desired(&[&none]))));
+    assert_eq!(bundle::unready(&node.state, &none), None);
 }
 
 #[test]

@@ -27,7 +27,7 @@ use self::notice::Scales;
 use self::revisions::Subject;
 use super::event::Desired;
 use super::stop::Target;
-use super::{Event, NodeFact, NodeState, Notice, PodState, Stamp, Step, Time, Wall, bundle};
+use super::{Event, NodeFact, NodeState, Notice, PodState, Stamp, Step, Time, Wall, bundle, probe};
 use crate::spec::{PodKey, PodSpec, PodUid, Reason, Workload, WorkloadKey, WorkloadKind};
 use crate::types::Gather;
 
@@ -151,10 +151,11 @@ fn ready_since(pod: &PodState) -> Option<Time> {
     pod.flags.ready_at.filter(|_| is_ready(pod))
 }
 
-/// A terminating pod is not ready, although its containers still run; nor is one that still runs another image.
+/// A terminating pod is not ready, although its containers still run; nor is one that still runs another image, or whose
+/// readiness probe was edited and has not succeeded since.
 fn is_ready(pod: &PodState) -> bool {
     let goes_on = pod.stopping().is_none() && pod.verdict.is_none();
-    pod.flags.ready.yes && goes_on && !bundle::outdated(pod)
+    pod.flags.ready.yes && goes_on && !bundle::outdated(pod) && !probe::is_unproved(pod)
 }
 
 /// When a document came, if no file said it before: when its file was written, as far as clocks may be right.
