@@ -173,8 +173,13 @@ impl Watch {
                 self.line(out, "ADDED", object);
             }
             Change::Modified(_) if matches => {
-                self.known.insert(object.key.clone());
-                self.line(out, "MODIFIED", object);
+                let is_new = self.known.insert(object.key.clone());
+                // At a version that the client names, what it knows is not certain.
+                let what = match self.from {
+                    From::Here(_) if is_new => "ADDED",
+                    _ => "MODIFIED",
+                };
+                self.line(out, what, object);
             }
             // It no longer matches: report it as deleted, if the client may know it.
             Change::Added(_) => {

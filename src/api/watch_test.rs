@@ -205,6 +205,28 @@ fn an_object_that_stopped_matching_since_the_list_is_deleted() {
     assert_eq!(next(&mut lines), pair("DELETED", "db"));
     server.store.upsert_pod(pod("web", "Pending"));
     server.store.upsert_pod(pod("web", "Running"));
+    assert_eq!(next(&mut lines), pair("ADDED", "web"));
+}
+
+#[test]
+fn an_object_that_begins_to_match_is_added() {
+    let server = Server::start("begins");
+    server.store.upsert_pod(pod("web", "Pending"));
+    server.store.upsert_pod(pod("db", "Running"));
+    let path = "/api/v1/pods?watch=1&fieldSelector=status.phase%3DRunning";
+    let mut lines = server.client.send("GET", path, None).unwrap().body.lines();
+    assert_eq!(next(&mut lines), pair("ADDED", "db"));
+    for (phase, what) in [
+        ("Running", "ADDED"),
+        ("Failed", "DELETED"),
+        ("Running", "ADDED"),
+    ] {
+        server.store.upsert_pod(pod("web", phase));
+        assert_eq!(next(&mut lines), pair(what, "web"));
+    }
+    let mut other = pod("web", "Running");
+    other.metadata.labels = None;
+    server.store.upsert_pod(other);
     assert_eq!(next(&mut lines), pair("MODIFIED", "web"));
 }
 
