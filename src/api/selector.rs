@@ -141,6 +141,7 @@ fn known_fields(kind: Kind) -> &'static [&'static str] {
         | Kind::Namespaces
         | Kind::Claims
         | Kind::Volumes
+        | Kind::Budgets
         | Kind::Workloads(_) => &[],
     }
 }

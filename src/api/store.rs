@@ -35,12 +35,14 @@ pub(crate) enum Kind {
     Namespaces,
     Claims,
     Volumes,
+    /// PodDisruptionBudgets: there are none, but clients ask for them.
+    Budgets,
     /// Documents that stand for pods.
     Workloads(WorkloadKind),
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 19] = [
+    pub(crate) const ALL: [Self; 20] = [
         Self::Pods,
         Self::Nodes,
         Self::Events,
@@ -53,6 +55,7 @@ impl Kind {
         Self::Namespaces,
         Self::Claims,
         Self::Volumes,
+        Self::Budgets,
         Self::Workloads(WorkloadKind::Deployment),
         Self::Workloads(WorkloadKind::ReplicaSet),
         Self::Workloads(WorkloadKind::ReplicationController),
@@ -97,6 +100,7 @@ struct Inner {
     namespaces: Collection,
     claims: Collection,
     volumes: Collection,
+    budgets: Collection,
     workloads: BTreeMap<WorkloadKind, Collection>,
     ring: EventRing,
     /// `None` until they have been read.
@@ -131,6 +135,7 @@ impl Store {
                 namespaces: collection(),
                 claims: collection(),
                 volumes: collection(),
+                budgets: collection(),
                 workloads: (WorkloadKind::ALL.into_iter())
                     .map(|kind| (kind, collection()))
                     .gather(),
@@ -402,6 +407,7 @@ impl Inner {
             Kind::Namespaces => &mut self.namespaces,
             Kind::Claims => &mut self.claims,
             Kind::Volumes => &mut self.volumes,
+            Kind::Budgets => &mut self.budgets,
             Kind::Workloads(kind) => {
                 let all = &mut self.workloads;
                 all.get_mut(&kind).expect("each kind has its collection")

@@ -185,6 +185,13 @@ fn columns(kind: Kind) -> &'static [(&'static str, u8)] {
             ("Age", 0),
             ("VolumeMode", 1),
         ],
+        Kind::Budgets => &[
+            ("Name", 0),
+            ("Min Available", 0),
+            ("Max Unavailable", 0),
+            ("Allowed Disruptions", 0),
+            ("Age", 0),
+        ],
         Kind::Workloads(kind) => workload_columns::columns(kind),
     }
 }
@@ -231,6 +238,8 @@ fn cells(kind: Kind, object: &Value, now: Timestamp) -> Vec<String> {
         Kind::Namespaces => configuration_columns::namespace(object, now).to_vec(),
         Kind::Claims => configuration_columns::claim(object, now).to_vec(),
         Kind::Volumes => configuration_columns::volume(object, now).to_vec(),
+        // There are none.
+        Kind::Budgets => Vec::new(),
         Kind::Workloads(kind) => workload_columns::row(kind, object, now),
     }
 }
