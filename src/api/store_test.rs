@@ -1,4 +1,4 @@
-//! What the store adds to objects.
+//! What the store adds to objects, and what it leaves out.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::spec::configuration::Object as Document;
 use crate::spec::convert::{self, ConvertContext};
 
 #[test]
-fn each_object_has_a_uid_that_stays() {
+fn each_object_has_a_uid_that_stays_and_a_secret_is_shown_without_its_values() {
     let documents = || {
         let text = concat!(
             "{apiVersion: v1, kind: ConfigMap, metadata: {name: own, uid: given}}\n---\n",
@@ -62,4 +62,7 @@ fn each_object_has_a_uid_that_stays() {
     for kind in [Kind::PriorityClasses, Kind::Namespaces] {
         assert!(shown(kind)["metadata"]["creationTimestamp"].is_string());
     }
+    let secret = shown(Kind::Secrets);
+    assert_eq!(secret["data"]["a"], "KioqKioqKg==");
+    assert_eq!(secret["metadata"]["annotations"], Value::Null);
 }
