@@ -60,7 +60,7 @@ fn scheduling() -> Value {
     json!({ "name": "scheduling.k8s.io", "versions": [version], "preferredVersion": version })
 }
 
-/// The group of evictions. kubectl looks for it before it evicts.
+/// The group of evictions, and of PodDisruptionBudgets. kubectl looks for it before it evicts.
 fn policy() -> Value {
     let version = json!({ "groupVersion": "policy/v1", "version": "v1" });
     json!({ "name": "policy", "versions": [version], "preferredVersion": version })
@@ -73,7 +73,8 @@ fn resource_list(group: &str, more: Vec<Value>) -> Value {
         let short = Some(resource.short).filter(|short| !short.is_empty());
         json!({ "name": resource.plural, "singularName": resource.object.to_lowercase(),
                 "kind": resource.object, "namespaced": resource.namespaced,
-                "verbs": resource.verbs, "shortNames": short.as_slice() })
+                "verbs": resource.verbs, "shortNames": short.as_slice(),
+                "categories": resource.categories() })
     });
     let mut resources: Vec<Value> = listed.chain(more).collect();
     resources.order_by(|a, b| a["name"].as_str().cmp(&b["name"].as_str()));
@@ -99,4 +100,47 @@ fn core() -> Vec<Value> {
 
 fn subresource(name: &str, kind: &str, verbs: &[&str]) -> Value {
     json!({ "name": name, "singularName": "", "kind": kind, "namespaced": true, "verbs": verbs, "shortNames": [] })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The entry of a resource.
+    fn entry(path: &[&str], name: &str) -> Value {
+        let document = document(path).expect("a document");
+        let all = document["resources"].as_array().expect("a list");
+        let mut all = all.iter().filter(|resource| resource["name"] == name);
+        all.next().expect("it is listed").clone()
+    }
+
+    #[test]
+    fn kubectl_get_all_finds_what_it_shows_in_a_cluster() {
+        let all = json!(["all"]);
+        for (path, name, expected) in [
+            (&["api", "v1"][..], "pods", &all),
+            (&["api", "v1"], "services", &all),
+            (&["api", "v1"], "replicationcontrollers", &all),
+            (&["api", "v1"], "configmaps", &json!([])),
+            (&["apis", "apps", "v1"], "deployments", &all),
+            (&["apis", "apps", "v1"], "statefulsets", &all),
+            (&["apis", "batch", "v1"], "cronjobs", &all),
+        ] {
+            assert_eq!(&entry(path, name)["categories"], expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn no_group_is_without_resources() {
+        let groups = document(&["apis"]).expect("a document");
+        for group in groups["groups"].as_array().expect("a list") {
+            let version = group["preferredVersion"]["groupVersion"].as_str();
+            let path = format!("apis/{}", version.expect("a version"));
+            let path: Vec<&str> = path.split('/').collect();
+            let listed = document(&path).expect("a document");
+            assert_ne!(listed["resources"], json!([]), "{path:?}");
+        }
+        let budgets = entry(&["apis", "policy", "v1"], "poddisruptionbudgets");
+        assert_eq!(budgets["verbs"], json!(["get", "list", "watch"]));
+    }
 }

@@ -4,14 +4,16 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
 use hyper::body::{Body as HttpBody, Bytes, Frame, SizeHint};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use smol::Async;
 use smol::channel::{Receiver, Sender, bounded};
 use smol::future;
@@ -19,6 +21,7 @@ use smol::io::{AsyncRead, AsyncWrite};
 use smol::lock::{Semaphore, SemaphoreGuardArc};
 
 use super::error::ApiError;
+use super::exec::hang_ups;
 use super::server::Body;
 use crate::sys::clock;
 use crate::types::Gather;
@@ -158,6 +161,8 @@ impl Door {
             leave,
             state: Mutex::new(State::default()),
             large: AtomicBool::new(false),
+            asked: AtomicBool::new(false),
+            held: Mutex::default(),
         });
         guest.wait();
         (guest, left)
@@ -219,6 +224,10 @@ pub(crate) struct Guest {
     state: Mutex<State>,
     /// The connection has carried a large answer or body.
     large: AtomicBool,
+    /// A request is being answered.
+    asked: AtomicBool,
+    /// To be woken when it is answered.
+    held: Mutex<Option<Waker>>,
 }
 
 #[derive(Debug, Default)]
@@ -247,6 +256,20 @@ impl Guest {
         drop(state);
         while self.door.lock().waiting.len() > MAX_WAITING {
             self.door.shed();
+        }
+    }
+
+    /// Notes that a request's head has arrived. Dropping the result notes that the request is answered.
+    pub(crate) fn asks(self: &Arc<Self>) -> Asked {
+        self.asked.store(true, Ordering::Relaxed);
+        Asked(self.clone())
+    }
+
+    /// Wakes the reader that keeps the end of the client's input back.
+    fn look_again(&self) {
+        let mut held = self.held.lock().unwrap_or_else(|bad| bad.into_inner());
+        if let Some(waker) = held.take() {
+            waker.wake();
         }
     }
 
@@ -334,15 +357,31 @@ impl Drop for Ticket {
     }
 }
 
-/// The body of an answer; holds the ticket until all of it is passed on.
+/// A request that is being answered.
+#[derive(Debug)]
+pub(crate) struct Asked(Arc<Guest>);
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        self.0.asked.store(false, Ordering::Relaxed);
+        self.0.look_again();
+    }
+}
+
+/// The body of an answer; holds the ticket, if the request got one, until all of it is passed on.
 pub(crate) struct Held {
     body: Body,
-    ticket: Arc<Ticket>,
+    asked: Asked,
+    _ticket: Option<Arc<Ticket>>,
 }
 
 impl Held {
-    pub(crate) fn new(body: Body, ticket: Arc<Ticket>) -> Self {
-        Self { body, ticket }
+    pub(crate) fn new(body: Body, asked: Asked, ticket: Option<Arc<Ticket>>) -> Self {
+        Self {
+            body,
+            asked,
+            _ticket: ticket,
+        }
     }
 }
 
@@ -357,7 +396,7 @@ impl HttpBody for Held {
         let frame = Pin::new(&mut self.body).poll_frame(cx);
         if let Poll::Ready(Some(Ok(frame))) = &frame {
             let bytes = frame.data_ref().map_or(0, Bytes::len);
-            self.ticket.guest.note(bytes);
+            self.asked.0.note(bytes);
         }
         frame
     }
@@ -371,13 +410,16 @@ impl HttpBody for Held {
     }
 }
 
-/// A connection with a deadline for clients that do not read.
+/// A connection with a deadline for clients that do not read. A client that has only closed its sending direction gets
+/// the answer to what it asked before: the end of its input counts once all is answered, or when it is really gone.
 #[derive(Debug)]
 pub(crate) struct Patient {
     stream: Async<UnixStream>,
     guest: Arc<Guest>,
     /// Deadline of the blocked write.
     blocked: Option<smol::Timer>,
+    /// Becomes readable when a client whose input has ended is gone.
+    gone: Option<Async<OwnedFd>>,
 }
 
 impl Patient {
@@ -386,6 +428,7 @@ impl Patient {
             stream,
             guest,
             blocked: None,
+            gone: None,
         }
     }
 
@@ -402,6 +445,7 @@ impl Patient {
         if let Poll::Ready(done) = written {
             if self.blocked.take().is_some() {
                 self.guest.pauses(false);
+                self.guest.look_again();
             }
             return Poll::Ready(done);
         }
@@ -419,6 +463,37 @@ impl Patient {
         ready!(Pin::new(timer).poll(cx));
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
+
+    /// Keeps the end of the client's input back: ready when it is to be reported.
+    fn ended(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let answers = self.guest.asked.load(Ordering::Relaxed) || self.blocked.is_some();
+        if !answers || is_gone(&self.stream) {
+            return Poll::Ready(());
+        }
+        if self.gone.is_none() {
+            // Without a descriptor to see it go, it counts as gone.
+            self.gone = hang_ups(&self.stream).ok();
+        }
+        let Some(gone) = &self.gone else {
+            return Poll::Ready(());
+        };
+        if gone.poll_readable(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        let mut held = self
+            .guest
+            .held
+            .lock()
+            .unwrap_or_else(|bad| bad.into_inner());
+        *held = Some(cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+/// Whether the client has closed both directions.
+fn is_gone(stream: &Async<UnixStream>) -> bool {
+    let mut fds = [PollFd::new(stream.as_fd(), PollFlags::empty())];
+    poll(&mut fds, PollTimeout::ZERO).is_ok_and(|count| count > 0)
 }
 
 impl AsyncRead for Patient {
@@ -427,7 +502,11 @@ impl AsyncRead for Patient {
         cx: &mut Context<'_>,
         buffer: &mut [u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_read(cx, buffer)
+        let read = ready!(Pin::new(&mut self.stream).poll_read(cx, buffer));
+        if matches!(read, Ok(0)) {
+            ready!(self.ended(cx));
+        }
+        Poll::Ready(read)
     }
 }
 

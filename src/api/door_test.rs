@@ -1,6 +1,7 @@
 //! Clients that hold places without progress: half requests, idle streams, readers that do not read.
 
 use std::io::{Read, Write};
+use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -109,6 +110,101 @@ fn half_requests_and_streams_do_not_block_short_requests() {
             Instant::now() < deadline,
             "the places of watches that ended are not free"
         );
+    }
+}
+
+#[test]
+fn the_places_of_clients_that_are_gone_are_free_also_if_these_stopped_sending_before() {
+    let log = "GET /api/v1/namespaces/default/pods/web/log?follow=true HTTP/1.1\r\nHost: x\r\n\r\n";
+    for (request, cost, stops_sending) in [
+        (WATCH, Cost::Watch, false),
+        (WATCH, Cost::Watch, true),
+        (log, Cost::Log, false),
+        (log, Cost::Log, true),
+    ] {
+        let case = format!("gone-{cost:?}-{stops_sending}");
+        let server = Server::start(&case);
+        server.store.upsert_pod(pod("web", "Running"));
+        let dir = server.dir.join("logs/default_web_uid-web/c");
+        std::fs::create_dir_all(&dir).unwrap();
+        let line = "2026-01-01T00:00:00Z stdout F hello\n";
+        std::fs::write(dir.join("0.log"), line).unwrap();
+        let begin = || {
+            let mut stream = say(&server, request);
+            if stops_sending {
+                stream.shutdown(Shutdown::Write).unwrap();
+            }
+            let began = head(&mut stream).starts_with("HTTP/1.1 200");
+            began.then_some(stream)
+        };
+        // Nothing more is written to them: no failed write frees their places.
+        let idle: Vec<UnixStream> = (0..cost.most()).filter_map(|_| begin()).collect();
+        assert_eq!(idle.len(), cost.most(), "{case}");
+        assert!(begin().is_none(), "{case}: there is a place too many");
+        drop(idle);
+        let deadline = Instant::now() + SOON;
+        let mut others = Vec::new();
+        while others.len() < cost.most() {
+            others.extend(begin());
+            assert!(Instant::now() < deadline, "{case}: places are not free");
+        }
+    }
+}
+
+#[test]
+fn a_client_that_closes_its_sending_direction_is_answered() {
+    let server = Server::start("half-close");
+    for number in 0..200 {
+        server
+            .store
+            .upsert_pod(pod(&format!("web-{number}"), "Running"));
+    }
+    let body = "x".repeat(200_000);
+    let post = format!(
+        "POST /coracle/v1/plan HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    for (request, answer, answers) in [
+        ("GET /healthz HTTP/1.0\r\n\r\n", "200 OK", 1),
+        ("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", "200 OK", 1),
+        (
+            "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET /healthz HTTP/1.1\r\nHost: x\r\n\r\n",
+            "200 OK",
+            2,
+        ),
+        ("GET /nothing HTTP/1.0\r\n\r\n", "404 Not Found", 1),
+        ("GET /api/v1/pods HTTP/1.0\r\n\r\n", "200 OK", 1),
+        (&post, "400 Bad Request", 1),
+    ] {
+        let mut stream = UnixStream::connect(&server.client.socket).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        let shown = &request[..request.len().min(60)];
+        assert_eq!(text.matches(answer).count(), answers, "{shown}: {text}");
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        let length = head.split("content-length: ").nth(1).unwrap();
+        let length: usize = length.lines().next().unwrap().parse().unwrap();
+        assert!(body.len() >= length, "{shown}: {} {length}", body.len());
+    }
+}
+
+#[test]
+fn a_watcher_that_has_stopped_sending_is_told_of_changes() {
+    let server = Server::start("silent-watcher");
+    let mut watch = say(&server, WATCH);
+    watch.shutdown(Shutdown::Write).unwrap();
+    assert!(head(&mut watch).starts_with("HTTP/1.1 200"));
+    for name in ["web", "db"] {
+        server.store.upsert_pod(pod(name, "Running"));
+        let mut text = String::new();
+        while !text.contains("\"ADDED\"") || !text.contains(name) {
+            let mut piece = [0; 4096];
+            let length = watch.read(&mut piece).unwrap();
+            assert!(length > 0, "it has ended: {text}");
+            text += &String::from_utf8_lossy(&piece[..length]);
+        }
     }
 }
 

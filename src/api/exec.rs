@@ -4,6 +4,7 @@
 
 use std::convert::Infallible;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -240,12 +241,18 @@ async fn run(session: Program, client: Async<UnixStream>, early: &[u8], earlier:
     let _ = write_frame(&out, frame::STATUS, &status).await;
 }
 
-/// Waits until the client has closed its side, whatever it sent before. Readability does not show that (input may lie
-/// unread forever), so this uses an epoll of its own without events: it reports hang-ups only.
+/// Waits until the client has closed its side, whatever it sent before.
 pub(super) async fn hang_up(client: &Async<UnixStream>) -> io::Result<()> {
+    hang_ups(client)?.readable().await
+}
+
+/// Becomes readable when the client has closed both directions, whatever it sent before. Readability of the connection
+/// does not show that (input may lie unread forever), so this is an epoll of its own without events: it reports hang-ups
+/// only.
+pub(super) fn hang_ups(client: &Async<UnixStream>) -> io::Result<Async<OwnedFd>> {
     let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
     epoll.add(client, EpollEvent::new(EpollFlags::empty(), 0))?;
-    Async::new(epoll.0)?.readable().await
+    Async::new(epoll.0)
 }
 
 /// Where a client's input goes.

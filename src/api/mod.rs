@@ -65,6 +65,8 @@ mod pod_columns_test;
 #[cfg(test)]
 mod server_test;
 #[cfg(test)]
+mod store_test;
+#[cfg(test)]
 mod watch_test;
 
 pub use bundles::BundleRequest;

@@ -23,7 +23,7 @@ pub(crate) struct Resource {
 }
 
 /// The table.
-pub(crate) const RESOURCES: [Resource; 19] = [
+pub(crate) const RESOURCES: [Resource; 20] = [
     core(Kind::Endpoints, "Endpoints", "endpoints", "ep"),
     core(Kind::Events, "Event", "events", "ev"),
     Resource {
@@ -68,6 +68,16 @@ pub(crate) const RESOURCES: [Resource; 19] = [
     Resource {
         namespaced: false,
         ..core(Kind::Volumes, "PersistentVolume", "persistentvolumes", "pv")
+    },
+    // Without a resource in its group, clients count discovery as failed.
+    Resource {
+        group: "policy/v1",
+        ..core(
+            Kind::Budgets,
+            "PodDisruptionBudget",
+            "poddisruptionbudgets",
+            "pdb",
+        )
     },
     apps(WorkloadKind::Deployment, "deployments", "deploy"),
     apps(WorkloadKind::ReplicaSet, "replicasets", "rs"),
@@ -145,6 +155,14 @@ pub(crate) fn find<'s>(segments: &[&'s str]) -> Option<(Resource, Place<'s>)> {
 }
 
 impl Resource {
+    /// The groups of resources that it is part of: `kubectl get all` reads those of `all`.
+    pub(crate) fn categories(&self) -> &'static [&'static str] {
+        match self.kind {
+            Kind::Pods | Kind::Services | Kind::Workloads(_) => &["all"],
+            _ => &[],
+        }
+    }
+
     fn place<'s>(&self, path: &[&'s str]) -> Option<Place<'s>> {
         let (namespace, path) = match *path {
             ["namespaces", namespace, ref path @ ..] if self.namespaced => (Some(namespace), path),

@@ -1,6 +1,7 @@
 //! Kubernetes label selectors (`app=web,tier!=db,env in (a,b),x,!y`) and field selectors
 //! (`metadata.name=web,status.phase!=Running`).
 
+use std::borrow::Cow;
 use std::cell::LazyCell;
 use std::collections::BTreeMap;
 
@@ -10,6 +11,7 @@ use super::error::ApiError;
 use super::object::Object;
 use super::query::Query;
 use super::store::Kind;
+use crate::spec::{WorkloadKind, names};
 
 /// A label and a field selector together.
 #[derive(Debug, Clone, Default)]
@@ -52,7 +54,10 @@ impl Selector {
         let mut fields = self.fields.iter();
         self.labels.iter().all(|r| r.matches(&labels))
             && fields.all(|(path, equal, value)| {
-                let found = place(object, path).unwrap_or_else(|| field(&whole, path));
+                let found = match place(object, path) {
+                    Some(found) => Cow::Borrowed(found),
+                    None => field(&whole, path),
+                };
                 (found == *value) == *equal
             })
     }
@@ -89,21 +94,28 @@ fn place<'o>(object: &'o Object, path: &str) -> Option<&'o str> {
     }
 }
 
-fn field<'o>(whole: &'o Value, path: &str) -> &'o str {
+fn field<'o>(whole: &'o Value, path: &str) -> Cow<'o, str> {
     let found = match path {
         "source" => whole.pointer("/source/component"),
+        // The API server's name of the number of pods that have succeeded.
+        "status.successful" => whole.pointer("/status/succeeded"),
         path => whole.pointer(&format!("/{}", path.replace('.', "/"))),
     };
     match found {
-        Some(Value::String(text)) => text,
-        Some(Value::Bool(true)) => "true",
-        _ if TRUTHS.contains(&path) => "false",
-        _ => "",
+        Some(Value::String(text)) => text.into(),
+        Some(Value::Bool(true)) => "true".into(),
+        Some(Value::Number(number)) => number.to_string().into(),
+        _ if TRUTHS.contains(&path) => "false".into(),
+        _ if NUMBERS.contains(&path) => "0".into(),
+        _ => "".into(),
     }
 }
 
 /// Fields that count as false when they are absent.
 const TRUTHS: [&str; 2] = ["spec.hostNetwork", "spec.unschedulable"];
+
+/// Fields that count as 0 when they are absent.
+const NUMBERS: [&str; 2] = ["status.replicas", "status.successful"];
 
 /// Returns the fields that Kubernetes can select objects of a kind by, beside name and namespace.
 fn known_fields(kind: Kind) -> &'static [&'static str] {
@@ -134,13 +146,18 @@ fn known_fields(kind: Kind) -> &'static [&'static str] {
         ],
         Kind::Services => &["spec.clusterIP", "spec.type"],
         Kind::Secrets => &["type"],
+        Kind::Namespaces => &["status.phase"],
+        Kind::Workloads(WorkloadKind::Job) => &["status.successful"],
+        Kind::Workloads(WorkloadKind::ReplicaSet | WorkloadKind::ReplicationController) => {
+            &["status.replicas"]
+        }
         Kind::Endpoints
         | Kind::PriorityClasses
         | Kind::ConfigMaps
         | Kind::ServiceAccounts
-        | Kind::Namespaces
         | Kind::Claims
         | Kind::Volumes
+        | Kind::Budgets
         | Kind::Workloads(_) => &[],
     }
 }
@@ -199,41 +216,64 @@ fn parse_requirement(part: &str) -> Result<Requirement, String> {
             "unable to parse requirement: a comma has nothing before or after it".to_owned(),
         );
     }
-    let one = |text: &str| vec![text.trim().to_owned()];
     if let Some((key, value)) = part.split_once("!=") {
-        return Ok(Requirement::NotIn(key_of(key, part)?, one(value)));
+        let key = key_of(key)?;
+        let values = values_of(&key, [value])?;
+        return Ok(Requirement::NotIn(key, values));
     }
     if let Some((key, value)) = part.split_once("==").or_else(|| part.split_once('=')) {
-        return Ok(Requirement::In(key_of(key, part)?, one(value)));
+        let key = key_of(key)?;
+        let values = values_of(&key, [value])?;
+        return Ok(Requirement::In(key, values));
     }
     if let Some(key) = part.strip_prefix('!') {
-        return Ok(Requirement::Absent(key_of(key, part)?));
+        return Ok(Requirement::Absent(key_of(key)?));
     }
     let Some((head, values)) = part.split_once('(') else {
-        return Ok(Requirement::Exists(key_of(part, part)?));
+        return Ok(Requirement::Exists(key_of(part)?));
     };
     let values = values
         .strip_suffix(')')
         .ok_or_else(|| format!("unable to parse requirement: `{part}` lacks `)`"))?;
-    let values = values.split(',').map(|v| v.trim().to_owned()).collect();
     match head.split_whitespace().collect::<Vec<_>>()[..] {
-        [key, "in"] => Ok(Requirement::In(key.to_owned(), values)),
-        [key, "notin"] => Ok(Requirement::NotIn(key.to_owned(), values)),
+        [key, word @ ("in" | "notin")] => {
+            let key = key_of(key)?;
+            let values = values_of(&key, values.split(','))?;
+            Ok(match word {
+                "in" => Requirement::In(key, values),
+                _ => Requirement::NotIn(key, values),
+            })
+        }
         _ => Err(format!(
             "unable to parse requirement: `{part}`: expected `in` or `notin`"
         )),
     }
 }
 
-fn key_of(key: &str, part: &str) -> Result<String, String> {
+/// A label's key, by the rules for labels.
+fn key_of(key: &str) -> Result<String, String> {
     let key = key.trim();
-    let fine = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
-    if key.is_empty() || !key.chars().all(fine) {
-        return Err(format!(
-            "unable to parse requirement: `{part}`: invalid label key `{key}`"
-        ));
+    match names::qualified_name(key) {
+        None => Ok(key.to_owned()),
+        Some(problem) => Err(format!(
+            "unable to parse requirement: key: Invalid value: \"{key}\": {problem}"
+        )),
     }
-    Ok(key.to_owned())
+}
+
+/// Values of a label, by the rules for labels.
+fn values_of<'v>(
+    key: &str,
+    values: impl IntoIterator<Item = &'v str>,
+) -> Result<Vec<String>, String> {
+    let values = values.into_iter().map(str::trim).enumerate();
+    let checked = values.map(|(index, value)| match names::label_value(value) {
+        None => Ok(value.to_owned()),
+        Some(problem) => Err(format!(
+            "unable to parse requirement: values[{index}][{key}]: Invalid value: \"{value}\": {problem}"
+        )),
+    });
+    checked.collect()
 }
 
 #[cfg(test)]
@@ -269,6 +309,9 @@ mod tests {
             ("labelSelector=tier", true),
             ("labelSelector=bare,app=web", true),
             ("labelSelector=missing!=x", true),
+            ("labelSelector=bare=", true),
+            ("labelSelector=bare+in+(,x)", true),
+            ("labelSelector=example.com/app!=web_1.0-a", true),
             ("labelSelector=", true),
             ("labelSelector=+", true),
             ("fieldSelector=status.phase%3DRunning", true),
@@ -284,6 +327,36 @@ mod tests {
     }
 
     #[test]
+    fn fields_are_those_of_the_kind() {
+        let object = |status: Value| {
+            let mut object = web();
+            let json = serde_json::json!({ "metadata": {}, "status": status });
+            object.body = crate::api::object::Body::Json(json.to_string().into());
+            object
+        };
+        let one = object(serde_json::json!({ "succeeded": 1, "replicas": 1, "phase": "Active" }));
+        let none = object(serde_json::json!({}));
+        let job = Kind::Workloads(WorkloadKind::Job);
+        let set = Kind::Workloads(WorkloadKind::ReplicaSet);
+        let controller = Kind::Workloads(WorkloadKind::ReplicationController);
+        for (kind, selector, of_one, of_none) in [
+            (job, "status.successful=1", true, false),
+            (job, "status.successful!=0", true, false),
+            (job, "status.successful=0", false, true),
+            (set, "status.replicas=1", true, false),
+            (set, "status.replicas=0", false, true),
+            (controller, "status.replicas!=1", false, true),
+            (Kind::Namespaces, "status.phase=Active", true, false),
+        ] {
+            let query = format!("fieldSelector={selector}");
+            let query = Query::parse(Some(&query));
+            let parsed = Selector::from_query(&query, kind, None).unwrap();
+            let found = (parsed.matches(&one), parsed.matches(&none));
+            assert_eq!(found, (of_one, of_none), "{kind:?} {selector}");
+        }
+    }
+
+    #[test]
     fn nonsense_is_refused() {
         for query in [
             "labelSelector=a+in+(b",
@@ -293,6 +366,18 @@ mod tests {
             "labelSelector=app=web,",
             "labelSelector=,,app=web",
             "labelSelector=app=web,+,tier",
+            "labelSelector=a===b",
+            "labelSelector=a=b=c",
+            "labelSelector=a!=b=c",
+            "labelSelector=x=-bad-",
+            "labelSelector=x=-y",
+            "labelSelector=x+in+(good,-bad-)",
+            "labelSelector=-x=good",
+            "labelSelector=-x+in+(good)",
+            "labelSelector=!x/",
+            "labelSelector=a/b/c",
+            &format!("labelSelector=x={}", "a".repeat(64)),
+            &format!("labelSelector={}", "a".repeat(64)),
             "fieldSelector=spec.x=1",
             "fieldSelector=bare",
             "fieldSelector=reason=BackOff",

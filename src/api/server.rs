@@ -134,9 +134,15 @@ async fn connection(
     let patient = Patient::new(stream, guest.clone());
     let service = service_fn(move |request: Request<Incoming>| {
         let (guest, context, spawner) = (guest.clone(), context.clone(), spawner.clone());
+        // Not in the future: the end of the client's input may be read before that is polled.
+        let asked = guest.asks();
         async move {
             let answered = answer(request, &guest, patience, context, spawner).await;
-            Ok::<_, Infallible>(answered.unwrap_or_else(|error| refuse(&error)))
+            let (response, ticket) = match answered {
+                Ok((response, ticket)) => (response, Some(ticket)),
+                Err(error) => (refuse(&error), None),
+            };
+            Ok::<_, Infallible>(response.map(|body| Held::new(body, asked, ticket)))
         }
     });
     let served = http1::Builder::new()
@@ -151,22 +157,22 @@ async fn connection(
     }
 }
 
-/// Reads the rest of a request, takes a place for it, and answers it. The place is freed at the end of the answer's
-/// body, or of the session that the connection was upgraded to.
+/// Reads the rest of a request, takes a place for it, and answers it. The place is to be held until the end of the
+/// answer's body; a session that the connection was upgraded to holds it, too.
 async fn answer(
     request: Request<Incoming>,
     guest: &Arc<Guest>,
     patience: Patience,
     context: Arc<Context>,
     spawner: Spawner,
-) -> Result<Response<Body>, ApiError> {
+) -> Result<(Response<Body>, Arc<Ticket>), ApiError> {
     let (mut parts, body) = request.into_parts();
     let (cost, limit) = routes::cost(&parts);
     if images::is_sent(&parts) {
         let ticket = guest.admit(cost).await?;
         let request = Request::from_parts(parts, body);
         let response = images::import_sent(request, &context, patience.upload).await?;
-        return Ok(response.map(|body| Held::new(body, ticket).boxed_unsync()));
+        return Ok((response, ticket));
     }
     let limit = limit.unwrap_or(MAX_BODY);
     // A large body costs as much as the answer. A small one is read while its connection can still be pushed out.
@@ -183,7 +189,7 @@ async fn answer(
     parts.extensions.insert(ticket.clone());
     let request = Request::from_parts(parts, body);
     let response = routes::answer(request, context, spawner).await?;
-    Ok(response.map(|body| Held::new(body, ticket).boxed_unsync()))
+    Ok((response, ticket))
 }
 
 async fn read_body(body: Incoming, limit: usize, patience: Duration) -> Result<Bytes, ApiError> {

@@ -135,6 +135,14 @@ fn lists_and_objects_are_what_kubernetes_clients_expect() {
         server.get("/api/v1/namespaces")["items"][0]["metadata"]["name"],
         "default"
     );
+    let budgets = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
+    let list = server.get(budgets);
+    assert_eq!(
+        (&list["kind"], &list["items"]),
+        (&json!("PodDisruptionBudgetList"), &json!([]))
+    );
+    let refused = server.refusal("GET", &format!("{budgets}/web"));
+    assert!(refused.contains("\"web\" not found"), "{refused}");
     assert_eq!(server.get("/version")["minor"], "36");
 }
 

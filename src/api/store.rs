@@ -9,6 +9,8 @@ use k8s_openapi::Metadata;
 use k8s_openapi::api::core::v1::{Endpoints, Node, Pod, Service};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use k8s_openapi::jiff::Timestamp;
+use serde_json::json;
 use smol::channel::{Receiver, Sender, bounded};
 
 use super::events::{EventRecord, EventRing};
@@ -16,7 +18,7 @@ use super::files::FileStatus;
 use super::object::{Body, Change, Collection, Key, Object, key_of};
 use crate::plan::workload::Shown;
 use crate::spec::configuration::{Object as Document, ObjectKind};
-use crate::spec::{WorkloadKey, WorkloadKind, read_object};
+use crate::spec::{WorkloadKey, WorkloadKind, read_object, uid};
 use crate::sys::{allocator, clock};
 use crate::types::Gather;
 
@@ -35,12 +37,14 @@ pub(crate) enum Kind {
     Namespaces,
     Claims,
     Volumes,
+    /// PodDisruptionBudgets: there are none, but clients ask for them.
+    Budgets,
     /// Documents that stand for pods.
     Workloads(WorkloadKind),
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 19] = [
+    pub(crate) const ALL: [Self; 20] = [
         Self::Pods,
         Self::Nodes,
         Self::Events,
@@ -53,6 +57,7 @@ impl Kind {
         Self::Namespaces,
         Self::Claims,
         Self::Volumes,
+        Self::Budgets,
         Self::Workloads(WorkloadKind::Deployment),
         Self::Workloads(WorkloadKind::ReplicaSet),
         Self::Workloads(WorkloadKind::ReplicationController),
@@ -79,6 +84,8 @@ impl Kind {
 #[derive(Debug)]
 pub struct Store {
     inner: Mutex<Inner>,
+    /// The agent's start: the creation of what no file defines.
+    started: Time,
 }
 
 #[derive(Debug)]
@@ -97,6 +104,7 @@ struct Inner {
     namespaces: Collection,
     claims: Collection,
     volumes: Collection,
+    budgets: Collection,
     workloads: BTreeMap<WorkloadKind, Collection>,
     ring: EventRing,
     /// `None` until they have been read.
@@ -116,7 +124,9 @@ impl Store {
     pub fn new() -> Self {
         let start = u64::try_from(clock::wall_us()).unwrap_or(1).max(1);
         let collection = || Collection::starting_at(start);
+        let seconds = i64::try_from(start / 1_000_000).unwrap_or_default();
         let store = Self {
+            started: Time(Timestamp::from_second(seconds).unwrap_or_default()),
             inner: Mutex::new(Inner {
                 version: start,
                 pods: collection(),
@@ -131,6 +141,7 @@ impl Store {
                 namespaces: collection(),
                 claims: collection(),
                 volumes: collection(),
+                budgets: collection(),
                 workloads: (WorkloadKind::ALL.into_iter())
                     .map(|kind| (kind, collection()))
                     .gather(),
@@ -231,23 +242,33 @@ impl Store {
 
     /// Replaces all priority classes.
     pub fn set_priority_classes(&self, classes: &[PriorityClass]) {
-        self.set_all(Kind::PriorityClasses, classes);
+        let mut classes = classes.to_vec();
+        for class in &mut classes {
+            let created = &mut class.metadata.creation_timestamp;
+            created.get_or_insert_with(|| self.started.clone());
+        }
+        self.set_all(Kind::PriorityClasses, &classes);
     }
 
-    /// Replaces all configuration documents, each with the time of its file. Clients do not see values of Secrets.
+    /// Replaces all configuration documents, each with the time of its file, if it has one. Clients do not see values of Secrets.
     pub fn set_configuration(&self, documents: &[(Arc<Document>, Option<Time>)]) {
         for kind in ObjectKind::ALL {
             let of_kind = documents.iter().filter(|(object, _)| object.kind() == kind);
             let mut wanted = BTreeSet::new();
             for (document, created) in of_kind {
-                let mut metadata = document.metadata().clone();
-                metadata.creation_timestamp.clone_from(created);
-                let object = Object::new(&metadata);
+                let mut object = Object::new(document.metadata());
+                object.uid = uid::shown(kind.as_str(), document.metadata());
                 wanted.insert(object.key.clone());
+                let implied = (kind == ObjectKind::Namespace).then_some(&self.started);
+                let (uid, created) = (object.uid.clone(), json!(created.as_ref().or(implied)));
                 self.upsert(Kind::of(kind), object, |version| {
-                    let (mut shown, mut metadata) = (document.shown(), metadata.clone());
-                    metadata.resource_version = Some(version.to_string());
-                    shown["metadata"] = serde_json::to_value(&metadata).unwrap_or_default();
+                    let mut shown = document.shown();
+                    let metadata = &mut shown["metadata"];
+                    metadata["uid"] = uid.as_str().into();
+                    metadata["resourceVersion"] = version.to_string().into();
+                    if !created.is_null() {
+                        metadata["creationTimestamp"] = created.clone();
+                    }
                     to_json(&shown)
                 });
             }
@@ -332,11 +353,15 @@ impl Store {
     {
         let mut wanted = BTreeSet::new();
         for item in items {
-            let object = Object::new(item.metadata());
+            let mut object = Object::new(item.metadata());
+            object.uid = uid::shown(super::resource::of(kind).object, item.metadata());
+            let uid = object.uid.clone();
             wanted.insert(object.key.clone());
             self.upsert(kind, object, |version| {
                 let mut item = item.clone();
-                item.metadata_mut().resource_version = Some(version.to_string());
+                let metadata = item.metadata_mut();
+                metadata.uid = Some(uid.clone());
+                metadata.resource_version = Some(version.to_string());
                 to_json(&item)
             });
         }
@@ -402,6 +427,7 @@ impl Inner {
             Kind::Namespaces => &mut self.namespaces,
             Kind::Claims => &mut self.claims,
             Kind::Volumes => &mut self.volumes,
+            Kind::Budgets => &mut self.budgets,
             Kind::Workloads(kind) => {
                 let all = &mut self.workloads;
                 all.get_mut(&kind).expect("each kind has its collection")

@@ -40,13 +40,21 @@ impl Include {
     fn shown(self, whole: Value) -> Value {
         match self {
             Self::Nothing => Value::Null,
-            Self::Metadata => {
-                json!({ "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
-                                      "metadata": whole["metadata"] })
-            }
+            Self::Metadata => partial(&whole),
             Self::Whole => whole,
         }
     }
+}
+
+/// `kind` of an object of which only the metadata is shown.
+pub(crate) const PARTIAL: &str = "PartialObjectMetadata";
+
+/// `apiVersion` of Tables and partial objects.
+pub(crate) const META: &str = "meta.k8s.io/v1";
+
+/// Returns an object with nothing but its metadata.
+pub(crate) fn partial(whole: &Value) -> Value {
+    json!({ "kind": PARTIAL, "apiVersion": META, "metadata": whole["metadata"] })
 }
 
 /// Formats the objects as a `Table` in JSON.
@@ -96,7 +104,7 @@ fn table(
         .into_iter()
         .map(|whole| json!({ "cells": cells(kind, &whole, now), "object": include.shown(whole) }))
         .collect();
-    json!({ "kind": "Table", "apiVersion": "meta.k8s.io/v1",
+    json!({ "kind": "Table", "apiVersion": META,
             "metadata": { "resourceVersion": version },
             "columnDefinitions": definitions, "rows": rows })
     .to_string()
@@ -185,6 +193,13 @@ fn columns(kind: Kind) -> &'static [(&'static str, u8)] {
             ("Age", 0),
             ("VolumeMode", 1),
         ],
+        Kind::Budgets => &[
+            ("Name", 0),
+            ("Min Available", 0),
+            ("Max Unavailable", 0),
+            ("Allowed Disruptions", 0),
+            ("Age", 0),
+        ],
         Kind::Workloads(kind) => workload_columns::columns(kind),
     }
 }
@@ -231,6 +246,8 @@ fn cells(kind: Kind, object: &Value, now: Timestamp) -> Vec<String> {
         Kind::Namespaces => configuration_columns::namespace(object, now).to_vec(),
         Kind::Claims => configuration_columns::claim(object, now).to_vec(),
         Kind::Volumes => configuration_columns::volume(object, now).to_vec(),
+        // There are none.
+        Kind::Budgets => Vec::new(),
         Kind::Workloads(kind) => workload_columns::row(kind, object, now),
     }
 }

@@ -13,11 +13,11 @@ use smol::future;
 use super::error::ApiError;
 use super::list_options::ListOptions;
 use super::object::{Change, Key, Object};
-use super::read::shown;
+use super::read::{Form, in_form};
 use super::resource::Resource;
 use super::selector::Selector;
 use super::store::{Kind, Store};
-use super::table::{self, Include};
+use super::table;
 use crate::sys::clock;
 
 /// Interval of bookmarks.
@@ -45,8 +45,7 @@ pub(crate) struct Watch {
     store: Arc<Store>,
     kind: Kind,
     selector: Selector,
-    /// How a Table's rows include their objects; `None`: no Tables.
-    table: Option<Include>,
+    form: Form,
     from: From,
     /// Send a bookmark after the initial objects.
     tell_initial_end: bool,
@@ -64,7 +63,7 @@ impl Watch {
         kind: Kind,
         options: &ListOptions,
         selector: Selector,
-        table: Option<Include>,
+        form: Form,
     ) -> Self {
         let from = match (options.initial, options.version) {
             (Some(true), Some(version)) => match store.since(kind, version) {
@@ -81,7 +80,7 @@ impl Watch {
             store,
             kind,
             selector,
-            table,
+            form,
             from,
             tell_initial_end: options.initial == Some(true),
             known: BTreeSet::new(),
@@ -173,8 +172,13 @@ impl Watch {
                 self.line(out, "ADDED", object);
             }
             Change::Modified(_) if matches => {
-                self.known.insert(object.key.clone());
-                self.line(out, "MODIFIED", object);
+                let is_new = self.known.insert(object.key.clone());
+                // At a version that the client names, what it knows is not certain.
+                let what = match self.from {
+                    From::Here(_) if is_new => "ADDED",
+                    _ => "MODIFIED",
+                };
+                self.line(out, what, object);
             }
             // It no longer matches: report it as deleted, if the client may know it.
             Change::Added(_) => {
@@ -194,12 +198,7 @@ impl Watch {
 
     fn line(&self, out: &mut Vec<u8>, what: &str, object: &Object) {
         out.extend_from_slice(format!("{{\"type\":\"{what}\",\"object\":").as_bytes());
-        match self.table {
-            Some(include) => {
-                out.extend_from_slice(&table::of(self.kind, object.version, include, [object]));
-            }
-            None => out.extend_from_slice(&shown(self.kind, object)),
-        }
+        out.extend_from_slice(&in_form(self.kind, object, self.form));
         out.extend_from_slice(b"}\n");
     }
 
@@ -222,9 +221,14 @@ impl Watch {
         }
         let object = serde_json::json!({ "kind": kind, "apiVersion": group, "metadata": metadata });
         let mut out = b"{\"type\":\"BOOKMARK\",\"object\":".to_vec();
-        match self.table {
-            Some(include) => out.extend_from_slice(&table::bookmark(self.kind, include, object)),
-            None => out.extend_from_slice(object.to_string().as_bytes()),
+        match self.form {
+            Form::Whole => out.extend_from_slice(object.to_string().as_bytes()),
+            Form::Metadata => {
+                out.extend_from_slice(table::partial(&object).to_string().as_bytes());
+            }
+            Form::Table(include) => {
+                out.extend_from_slice(&table::bookmark(self.kind, include, object));
+            }
         }
         out.extend_from_slice(b"}\n");
         out

@@ -155,6 +155,41 @@ fn a_watch_in_tables_marks_its_beginning_in_a_table() {
 }
 
 #[test]
+fn a_client_that_asks_for_metadata_gets_nothing_else() {
+    let server = Server::start("partial");
+    server.store.upsert_pod(pod("web", "Running"));
+    let ask = |path: &str, as_: &str| {
+        let mut stream = UnixStream::connect(&server.client.socket).unwrap();
+        let head = format!(
+            "GET /api/v1/{path} HTTP/1.0\r\n\
+             Accept: application/json;as={as_};g=meta.k8s.io;v=v1\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        let lines = BufReader::new(stream).lines().map(Result::unwrap);
+        let mut lines = lines.filter(|line| line.starts_with('{'));
+        move || -> Value { serde_json::from_str(&lines.next().unwrap()).unwrap() }
+    };
+    let one = "PartialObjectMetadata";
+    let is_partial = |object: &Value| {
+        assert_eq!(object["kind"], one);
+        assert_eq!(object["apiVersion"], "meta.k8s.io/v1");
+        assert_eq!(object.as_object().unwrap().len(), 3, "{object}");
+    };
+    let list = ask("pods", "PartialObjectMetadataList")();
+    assert_eq!(list["kind"], "PartialObjectMetadataList");
+    assert!(list["metadata"]["resourceVersion"].is_string());
+    is_partial(&list["items"][0]);
+    assert_eq!(list["items"][0]["metadata"]["name"], "web");
+    is_partial(&ask("namespaces/default/pods/web", one)());
+    let mut watch = ask(&format!("pods?watch=1&{INITIAL}"), one);
+    for what in ["ADDED", "BOOKMARK"] {
+        let event = watch();
+        assert_eq!(event["type"], what);
+        is_partial(&event["object"]);
+    }
+}
+
+#[test]
 fn without_initial_events_only_later_changes_are_reported() {
     let server = Server::start("no-initial");
     server.store.upsert_pod(pod("old", "Running"));
@@ -205,6 +240,28 @@ fn an_object_that_stopped_matching_since_the_list_is_deleted() {
     assert_eq!(next(&mut lines), pair("DELETED", "db"));
     server.store.upsert_pod(pod("web", "Pending"));
     server.store.upsert_pod(pod("web", "Running"));
+    assert_eq!(next(&mut lines), pair("ADDED", "web"));
+}
+
+#[test]
+fn an_object_that_begins_to_match_is_added() {
+    let server = Server::start("begins");
+    server.store.upsert_pod(pod("web", "Pending"));
+    server.store.upsert_pod(pod("db", "Running"));
+    let path = "/api/v1/pods?watch=1&fieldSelector=status.phase%3DRunning";
+    let mut lines = server.client.send("GET", path, None).unwrap().body.lines();
+    assert_eq!(next(&mut lines), pair("ADDED", "db"));
+    for (phase, what) in [
+        ("Running", "ADDED"),
+        ("Failed", "DELETED"),
+        ("Running", "ADDED"),
+    ] {
+        server.store.upsert_pod(pod("web", phase));
+        assert_eq!(next(&mut lines), pair(what, "web"));
+    }
+    let mut other = pod("web", "Running");
+    other.metadata.labels = None;
+    server.store.upsert_pod(other);
     assert_eq!(next(&mut lines), pair("MODIFIED", "web"));
 }
 

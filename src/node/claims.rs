@@ -15,7 +15,7 @@ use crate::effects::volume::claim_size::{self, Sized};
 use crate::layout::Layout;
 use crate::plan::event::Claims;
 use crate::plan::{Event, NodeFact, PodState};
-use crate::spec::{Object, ObjectKey, ObjectKind, PodKey, VolumeSource, binding};
+use crate::spec::{Object, ObjectKey, ObjectKind, PodKey, VolumeSource, binding, uid};
 use crate::sys::disk_usage;
 use crate::types::Gather;
 
@@ -222,23 +222,33 @@ fn with_state(documents: &[Shown], records: &[Record], layout: &Layout) -> Vec<S
         })
         .gather();
     let mut shown = Vec::new();
-    let mut claims = BTreeMap::new();
+    let claims = documents.iter().filter_map(|(object, created)| {
+        let Object::Claim(claim) = &**object else {
+            return None;
+        };
+        let key = object.key();
+        Some((PodKey::new(key.namespace, key.name), (&**claim, created)))
+    });
+    let claims: BTreeMap<PodKey, _> = claims.gather();
     for (object, created) in documents {
         let object = match &**object {
             Object::Claim(claim) => {
                 let key = object.key();
                 let key = PodKey::new(key.namespace, key.name);
                 let record = by_claim.get(&key);
-                claims.insert(key, (claim.clone(), created.clone()));
                 let size = record.and_then(|record| capacity(record, claim, documents));
                 let shown = claim_shown(claim, record.copied(), size);
                 Arc::new(Object::Claim(Box::new(shown)))
             }
             Object::Volume(volume) => {
                 let name = volume.metadata.name.as_deref().unwrap_or_default();
-                let mut records = records.iter();
-                let record = records.find(|record| volume_name(record) == name);
-                Arc::new(Object::Volume(Box::new(volume_shown(volume, record))))
+                let mut bound = by_claim.iter();
+                let bound = bound.find(|(_, record)| volume_name(record) == name);
+                let claim = bound.map(|(key, record)| {
+                    let claim = claims.get(key).map(|(claim, _)| *claim);
+                    reference(record, claim)
+                });
+                Arc::new(Object::Volume(Box::new(volume_shown(volume, claim))))
             }
             _ => object.clone(),
         };
@@ -248,11 +258,11 @@ fn with_state(documents: &[Shown], records: &[Record], layout: &Layout) -> Vec<S
         .iter()
         .filter(|(_, record)| record.bound == Bound::Directory);
     for (key, record) in directories {
-        let (claim, created) = claims.remove(key).unzip();
-        let volume = volume_of(record, claim.as_deref(), layout);
+        let (claim, created) = claims.get(key).copied().unzip();
+        let volume = volume_of(record, claim, layout);
         shown.push((
             Arc::new(Object::Volume(Box::new(volume))),
-            created.flatten(),
+            created.cloned().flatten(),
         ));
     }
     shown
@@ -301,15 +311,15 @@ fn claim_shown(
 
 fn volume_shown(
     volume: &core::PersistentVolume,
-    record: Option<&Record>,
+    claim: Option<core::ObjectReference>,
 ) -> core::PersistentVolume {
     let mut volume = volume.clone();
-    let phase = match record {
+    let phase = match claim {
         Some(_) => "Bound",
         None => "Available",
     };
-    if let (Some(record), Some(spec)) = (record, &mut volume.spec) {
-        spec.claim_ref = Some(reference(record));
+    if let (Some(claim), Some(spec)) = (claim, &mut volume.spec) {
+        spec.claim_ref = Some(claim);
     }
     volume.status = Some(core::PersistentVolumeStatus {
         phase: Some(phase.to_owned()),
@@ -333,7 +343,7 @@ fn volume_of(
     volume.spec = Some(core::PersistentVolumeSpec {
         access_modes: spec.and_then(|spec| spec.access_modes.clone()),
         capacity: storage.map(|storage| [("storage".to_owned(), storage)].into()),
-        claim_ref: Some(reference(record)),
+        claim_ref: Some(reference(record, claim)),
         local: Some(core::LocalVolumeSource {
             path,
             ..Default::default()
@@ -355,12 +365,22 @@ fn volume_of(
     volume
 }
 
-fn reference(record: &Record) -> core::ObjectReference {
+/// The claim of a record, with the UID that it is shown with.
+fn reference(
+    record: &Record,
+    claim: Option<&core::PersistentVolumeClaim>,
+) -> core::ObjectReference {
+    let kind = ObjectKind::PersistentVolumeClaim.as_str();
+    let uid = match claim {
+        Some(claim) => uid::shown(kind, &claim.metadata),
+        None => uid::of_name(kind, &record.namespace, &record.name).to_string(),
+    };
     core::ObjectReference {
         api_version: Some("v1".to_owned()),
-        kind: Some("PersistentVolumeClaim".to_owned()),
+        kind: Some(kind.to_owned()),
         namespace: Some(record.namespace.clone()),
         name: Some(record.name.clone()),
+        uid: Some(uid),
         ..Default::default()
     }
 }

@@ -13,7 +13,7 @@ use crate::plan::notice::Notice;
 use crate::plan::state::PodState;
 use crate::plan::{Settings, status};
 use crate::spec::cluster::{ClusterView, Refusal};
-use crate::spec::{PodKey, PodUid, Reason, Severity};
+use crate::spec::{PodKey, PodUid, Reason, Severity, uid};
 use crate::types::{Gather, Stamp};
 
 /// What clients see: the objects of the API and the events.
@@ -89,8 +89,7 @@ impl Shown {
         self.journal.push(&EventRecord {
             namespace: service.namespace.to_string(),
             name: service.name.to_string(),
-            // Services have none.
-            uid: String::new(),
+            uid: uid::of_name("Service", &service.namespace, &service.name).to_string(),
             kind: ObjectKind::Service,
             field_path: String::new(),
             type_: reason.severity(),

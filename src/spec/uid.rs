@@ -50,6 +50,21 @@ pub(super) fn hash(text: &str) -> PodUid {
     PodUid::from(format!("{:032x}", fnv1a(text.as_bytes())).as_str())
 }
 
+/// The UID of an object that is no pod: a hash of kind, namespace and name, so that it is the same after every restart.
+pub fn of_name(kind: &str, namespace: &str, name: &str) -> PodUid {
+    hash(&format!("{kind}\0{namespace}\0{name}"))
+}
+
+/// The UID that an object is shown with: that of its manifest, else [`of_name`].
+pub fn shown(kind: &str, metadata: &ObjectMeta) -> String {
+    let given = metadata.uid.as_ref().filter(|uid| !uid.is_empty());
+    given.cloned().unwrap_or_else(|| {
+        let namespace = metadata.namespace.as_deref().unwrap_or_default();
+        let name = metadata.name.as_deref().unwrap_or_default();
+        of_name(kind, namespace, name).to_string()
+    })
+}
+
 /// A short hash of a defaulted template, for names of pods: letters and digits that make no words (the API server's
 /// `SafeEncodeString`).
 pub(super) fn short(pod: &Pod) -> String {

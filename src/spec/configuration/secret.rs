@@ -48,9 +48,15 @@ impl Secret {
         Some(found.0.as_slice())
     }
 
-    /// The Secret as clients see it: each value is replaced by asterisks, so that only its size shows.
+    /// The Secret as clients see it: each value is replaced by asterisks, so that only its size shows, and the annotation
+    /// that repeats the values is left out.
     pub fn shown(&self) -> core::Secret {
         let mut shown = self.0.clone();
+        let annotations = &mut shown.metadata.annotations;
+        if let Some(all) = annotations {
+            all.remove(encrypted::APPLIED);
+        }
+        *annotations = annotations.take().filter(|all| !all.is_empty());
         for ByteString(bytes) in shown.data.iter_mut().flat_map(BTreeMap::values_mut) {
             bytes.fill(b'*');
         }
@@ -162,11 +168,24 @@ fn by_type(kind: &str, data: &BTreeMap<String, ByteString>, path: &Path<'_>, rep
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
     use super::*;
 
     #[test]
     fn its_values_are_in_no_text() {
         let secret = Secret(core::Secret {
+            metadata: ObjectMeta {
+                annotations: Some(
+                    [
+                        (encrypted::APPLIED, "{\"data\":{\"key\":\"aHVudGVyMg==\"}}"),
+                        ("note", "stays"),
+                    ]
+                    .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                    .into(),
+                ),
+                ..ObjectMeta::default()
+            },
             data: Some([("key".to_owned(), ByteString(b"hunter2".to_vec()))].into()),
             ..core::Secret::default()
         });
@@ -174,5 +193,7 @@ mod tests {
         let shown = serde_json::to_string(&secret.shown()).expect("plain data");
         // Seven asterisks in base64.
         assert!(shown.contains("KioqKioqKg=="), "{shown}");
+        assert!(!shown.contains("aHVudGVyMg=="), "{shown}");
+        assert!(shown.contains("stays"), "{shown}");
     }
 }

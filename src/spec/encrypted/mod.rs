@@ -19,6 +19,9 @@ pub use rewrite::{Manifest, Part};
 /// The field that holds the encrypted content.
 pub const FIELD: &str = "encryptedData";
 
+/// The annotation in which kubectl keeps a document that it applied: all of its content.
+pub(super) const APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
 /// The longest encrypted content in bytes: a credential of systemd (1 MiB) with its header, in base64.
 const MAX_CIPHER: usize = 1_600_000;
 

@@ -7,11 +7,8 @@ use super::super::convert::{self, ConvertContext};
 use super::super::error::FieldError;
 use super::super::parse::{self, parse, text};
 use super::super::value::Value;
-use super::{Content, FIELD, Opened, Outcome, Plain, found};
+use super::{APPLIED, Content, FIELD, Opened, Outcome, Plain, found};
 use crate::types::Gather;
-
-/// What kubectl keeps of a document that it applied: all of its content.
-const APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// The length of a line of encrypted content.
 const LINE: usize = 76;

@@ -131,8 +131,7 @@ pub struct WorkloadKey {
 impl WorkloadKey {
     /// Its UID: a hash of kind, namespace and name, so that pods find their document again after every restart.
     pub fn uid(&self) -> PodUid {
-        let text = format!("{}\0{}\0{}", self.kind.as_str(), self.namespace, self.name);
-        uid::hash(&text)
+        uid::of_name(self.kind.as_str(), &self.namespace, &self.name)
     }
 
     /// The document that a pod was made from: its controller, if that has this node's UID.
