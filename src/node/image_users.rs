@@ -12,12 +12,13 @@ use crate::types::Gather;
 pub(super) type Users = BTreeMap<String, Vec<ImageUser>>;
 
 impl Node {
-    /// The names of images in the manifests of pods.
+    /// The names of images in manifests, also of those that have no pods now.
     pub(super) fn images_named(&self) -> BTreeSet<String> {
         let desired = self.state.desired.iter().flat_map(|d| d.pods.values());
         let pods = self.state.pods.values().map(|pod| &pod.spec);
         let names = desired.chain(pods).flat_map(|pod| pod.image_names());
-        names.map(ToString::to_string).gather()
+        let names = names.map(ToString::to_string);
+        names.chain(self.state.images_of_documents()).gather()
     }
 
     /// The config digests of images that must stay: those in use, and those of bundles.

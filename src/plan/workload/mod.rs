@@ -6,6 +6,7 @@
 //! over that [`next`] names.
 
 pub mod cron;
+mod images;
 pub mod job;
 pub(super) mod notice;
 mod progress;

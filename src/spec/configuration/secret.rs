@@ -112,11 +112,21 @@ pub(super) fn of(
         let message = format_args!("Too long: may not be more than {MAX_BYTES} bytes");
         report.error(&at, message);
     }
+    for (key, _) in data.iter().filter(|(_, bytes)| is_hidden(&bytes.0)) {
+        let message = "has only asterisks, which clients see in place of a value";
+        let hint = "write the value itself; the Secret in force stays as it is";
+        report.error_hint(&at.field(key), message, hint.to_owned());
+    }
     let mut secret = typed(secret);
     let kind = secret.type_.as_deref().unwrap_or_default();
     by_type(kind, &data, path, report);
     secret.data = (!data.is_empty()).then_some(data);
     Some(Secret(secret))
+}
+
+/// Whether the value may be one that a client saw. Fewer asterisks may mean something.
+fn is_hidden(value: &[u8]) -> bool {
+    value.len() > 2 && value.iter().all(|byte| *byte == b'*')
 }
 
 /// The Secret with the type that it has by default.
@@ -171,6 +181,7 @@ mod tests {
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
     use super::*;
+    use crate::spec::convert::{ConvertContext, documents};
 
     #[test]
     fn its_values_are_in_no_text() {
@@ -195,5 +206,21 @@ mod tests {
         assert!(shown.contains("KioqKioqKg=="), "{shown}");
         assert!(!shown.contains("aHVudGVyMg=="), "{shown}");
         assert!(shown.contains("stays"), "{shown}");
+    }
+
+    #[test]
+    fn a_value_that_a_client_saw_is_no_value() {
+        let documents = |text: &str| {
+            let text = format!(
+                "apiVersion: v1\nkind: Secret\nmetadata: {{name: s}}\nstringData: {{k: {text:?}}}\n"
+            );
+            documents(text.as_bytes(), "s.yaml", &ConvertContext::of("node"))
+        };
+        for value in ["*", "**", "***a", ""] {
+            assert!(documents(value).is_ok(), "{value}");
+        }
+        let errors = documents("*******").unwrap_err();
+        let expected = "data.k: has only asterisks, which clients see in place of a value";
+        assert!(errors[0].to_string().contains(expected), "{errors:?}");
     }
 }

@@ -134,11 +134,7 @@ pub(super) fn stateful(spec: &Spec, path: &Path<'_>, report: &Report) {
             report.unsupported(&at.field(field), given, &["Delete", "Retain"]);
         }
     }
-    not_negative(
-        spec.ordinals.start,
-        &path.field("ordinals").field("start"),
-        report,
-    );
+    not_negative(spec.first(), &path.field("ordinals").field("start"), report);
     let list = path.field("volumeClaimTemplates");
     for (index, claim) in spec.volume_claim_templates.iter().enumerate() {
         let at = list.index(index);

@@ -244,7 +244,7 @@ pub(in crate::spec) fn make(
         made.pods.push(made.pod(&pod, 0, &spec));
         return Some(made);
     }
-    let first = u32::try_from(spec.ordinals.start).unwrap_or(0);
+    let first = u32::try_from(spec.first()).unwrap_or(0);
     // Most have one: spare room would be kept for nothing.
     made.workload.pods.reserve_exact(replicas as usize);
     for ordinal in first..first.saturating_add(replicas) {

@@ -21,7 +21,9 @@ fn spec(kind: WorkloadKind, spec: &mut Value) {
         let mut job = spec["jobTemplate"].take();
         again::<cron::Spec>(spec);
         said(spec);
-        again::<ObjectMeta>(&mut job["metadata"]);
+        if let Some(metadata) = job.get_mut("metadata") {
+            again::<ObjectMeta>(metadata);
+        }
         self::spec(WorkloadKind::Job, &mut job["spec"]);
         spec["jobTemplate"] = job;
         return;
@@ -117,6 +119,15 @@ mod tests {
         let mut document = json!({ "apiVersion": kind.version(), "kind": kind.as_str(),
             "metadata": { "name": "x", "labels": labels }, "spec": spec });
         typed(kind, &mut document);
+        let known = |kind, spec: &Value| {
+            let fields = spec.as_object().unwrap().keys();
+            let strange = fields.filter(|field| !written::fields(kind).contains(&field.as_str()));
+            assert_eq!(strange.collect::<Vec<_>>(), Vec::<&String>::new(), "{spec}");
+        };
+        known(kind, &document["spec"]);
+        if kind == WorkloadKind::CronJob {
+            known(WorkloadKind::Job, &document["spec"]["jobTemplate"]["spec"]);
+        }
         assert_eq!(document["metadata"]["labels"]["a"], "");
         document
     }
@@ -205,6 +216,20 @@ mod tests {
         assert_eq!((read.suspend, limit), (Some(true), Some(0)));
         let job = read.job_template.spec.unwrap();
         assert_eq!((job.completions, job.selector), (Some(1), None));
+    }
+
+    #[test]
+    fn no_kind_has_fields_of_another() {
+        for kind in WorkloadKind::ALL {
+            let spec = match kind {
+                WorkloadKind::CronJob => {
+                    json!({ "jobTemplate": { "spec": { "template": written() } } })
+                }
+                _ => json!({ "template": written() }),
+            };
+            let document = shown(kind, spec);
+            assert_eq!(document["spec"]["jobTemplate"].get("metadata"), None);
+        }
     }
 
     #[test]

@@ -33,7 +33,7 @@ pub(super) struct Spec {
     pub(super) pod_management_policy: String,
     pub(super) volume_claim_templates: Vec<PersistentVolumeClaim>,
     pub(super) persistent_volume_claim_retention_policy: Retention,
-    pub(super) ordinals: Ordinals,
+    pub(super) ordinals: Option<Ordinals>,
     pub(super) completions: Option<i32>,
     pub(super) parallelism: Option<i32>,
     pub(super) completion_mode: String,
@@ -48,6 +48,13 @@ pub(super) struct Spec {
     pub(super) pod_replacement_policy: String,
     pub(super) success_policy: Option<success::Policy>,
     pub(super) managed_by: Option<String>,
+}
+
+impl Spec {
+    /// The number of a StatefulSet's first pod.
+    pub(super) fn first(&self) -> i32 {
+        self.ordinals.as_ref().map_or(0, |ordinals| ordinals.start)
+    }
 }
 
 /// How pods of an earlier template are replaced.
