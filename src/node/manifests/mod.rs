@@ -9,6 +9,7 @@ mod entry;
 mod files;
 mod instead;
 mod preview;
+mod resolve;
 mod rows;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +20,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1 as core;
 
 use super::bundles::disk as bundles;
-use super::conflicts::{conflicts, forbidden_changes, shrunk_claims};
+use super::conflicts::shrunk_claims;
 use super::memory::SMALL;
 use crate::effects::credential::Credentials;
 use crate::effects::volume::claim;
@@ -29,7 +30,7 @@ use crate::plan::workload::revisions::Overrides;
 use crate::spec::node_ports::{self, PortOf};
 use crate::spec::priority::PriorityClasses;
 use crate::spec::{Configuration, Pins, PodSecurity, PodUid, ServiceDocument, Workload};
-use crate::types::{Gather, InOrder, Wall};
+use crate::types::{Gather, Wall};
 
 use entry::{Due, Entry, Reader, SETTLE_MS};
 use files::{Fingerprint, list};
@@ -230,15 +231,7 @@ impl Manifests {
                 break found;
             }
         };
-        for (path, entry) in &mut self.entries {
-            if entry.applied.is_none() && !entry.errors.is_empty() {
-                entry.applied = self
-                    .inherited
-                    .remove(path)
-                    .map(Loaded::inherited)
-                    .map(Arc::new);
-            }
-        }
+        self.begin_with_inherited();
         if scan.changed {
             let sealed = self.entries.values().flat_map(|entry| &entry.sealed);
             self.credentials.keep(&sealed.copied().gather());
@@ -490,47 +483,6 @@ impl Manifests {
                     .map(|pod| (pod.uid.clone(), path.clone()))
             })
             .gather()
-    }
-
-    /// Puts candidates into effect unless they conflict with another file: the same name, or something that only
-    /// one object can have.
-    fn resolve(&mut self, running: &BTreeSet<PodUid>) {
-        let circular = self.refuse_circles();
-        let mut order: Vec<PathBuf> = self
-            .entries
-            .iter()
-            .filter(|(path, entry)| entry.candidate.is_some() && !circular.contains(*path))
-            .map(|(path, _)| path.clone())
-            .collect();
-        let runs = |path: &PathBuf| {
-            let candidate = self.entries[path].candidate.as_deref();
-            candidate.is_some_and(|loaded| loaded.pods.iter().any(|pod| running.contains(&pod.uid)))
-        };
-        order.order_by_key(|path| !runs(path));
-        for path in order {
-            let entry = self.entries.get_mut(&path).expect("listed above");
-            let candidate = entry.candidate.take().expect("filtered above");
-            let others: Vec<(&Path, &Loaded)> = self
-                .entries
-                .iter()
-                .filter(|(other, _)| **other != path)
-                .filter_map(|(other, entry)| Some((other.as_path(), entry.applied.as_deref()?)))
-                .collect();
-            let own = self.entries[&path].applied.as_deref();
-            let mut found = conflicts(&path, &candidate, &others);
-            found.extend(forbidden_changes(&path, &candidate, own));
-            // Those that wait, too: it is not known yet which of them will be in effect.
-            let waiting = self.entries.values().filter_map(|e| e.candidate.as_deref());
-            let others = others.iter().map(|(_, loaded)| *loaded).chain(waiting);
-            found.extend(self.sizes.shrunk(&path, &candidate, others));
-            let entry = self.entries.get_mut(&path).expect("listed above");
-            entry.conflicts = found;
-            if entry.conflicts.is_empty() {
-                entry.applied = Some(candidate);
-            } else {
-                entry.candidate = Some(candidate);
-            }
-        }
     }
 
     /// Gives the pods that restart on changes of their configuration another identity where it has changed.
