@@ -90,6 +90,8 @@ pub(super) struct Manifests {
     bundled: BTreeMap<PathBuf, Pins>,
     /// The file of `staticPodURL`, if there is one. It is complete when it has its name.
     fetched: Option<PathBuf>,
+    /// Files that were being written when last heard of.
+    written: BTreeSet<PathBuf>,
     entries: BTreeMap<PathBuf, Entry>,
     /// What was in force before the agent restart, by file. It stays in force while the file is broken or out of
     /// reach.
@@ -152,6 +154,7 @@ impl Manifests {
             bundles: None,
             bundled: BTreeMap::new(),
             fetched: None,
+            written: BTreeSet::new(),
             entries: BTreeMap::new(),
             inherited,
             classes: PriorityClasses::new(),
@@ -201,6 +204,11 @@ impl Manifests {
     pub(super) fn set_instead(&mut self, instead: Arc<Overrides>) {
         self.instead_changed |= self.instead != instead;
         self.instead = instead;
+    }
+
+    /// Knows which files have been changed and not closed since.
+    pub(super) fn set_written(&mut self, written: BTreeSet<PathBuf>) {
+        self.written = written;
     }
 
     /// Scans all files. The `closed` ones are known to be complete (closed after writing, or renamed to their
@@ -271,9 +279,16 @@ impl Manifests {
             match entry.due(*fingerprint, now_ms, complete) {
                 Due::Never => {}
                 Due::Now => {
-                    self.read_version(path, *fingerprint);
-                    scan.changed = true;
                     scan.freed_bytes += fingerprint.size + SMALL;
+                    let next = self.version(path, *fingerprint);
+                    let unfinished = !complete && self.written.contains(path);
+                    let entry = self.entries.entry(path.clone()).or_default();
+                    if let Some(wait) = entry.hold(&next, now_ms).filter(|_| unfinished) {
+                        scan.again_in(wait);
+                        continue;
+                    }
+                    *entry = next;
+                    scan.changed = true;
                 }
                 Due::In(wait) => scan.again_in(wait),
             }
@@ -403,17 +418,20 @@ impl Manifests {
     }
 
     /// Reads this version of a file, with what the other files leave to it.
-    fn read_version(&mut self, path: &Path, fingerprint: Fingerprint) {
-        let beside = self.classes_beside(path);
-        let room = self.room_beside(path);
-        let entry = self.entries.entry(path.to_owned()).or_default();
+    fn version(&self, path: &Path, fingerprint: Fingerprint) -> Entry {
         let reader = Reader {
             node_name: &self.node_name,
             pod_security: self.pod_security,
-            classes: &beside,
+            classes: &self.classes_beside(path),
             credentials: &self.credentials,
         };
-        entry.read_version(path, fingerprint, &reader, room);
+        let applied = self.entries.get(path).and_then(|e| e.applied.clone());
+        Entry::read(
+            applied,
+            (path, fingerprint),
+            &reader,
+            self.room_beside(path),
+        )
     }
 
     /// How many bytes and objects this file may still have.
