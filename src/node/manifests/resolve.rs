@@ -112,7 +112,7 @@ impl Manifests {
                 Some((other.as_path(), version.as_deref()?))
             })
             .collect();
-        let mut found = conflicts(path, candidate, &then);
+        let mut found = conflicts(path, candidate, &then, self.bundles.as_deref());
         found.extend(forbidden_changes(path, candidate, entry.applied.as_deref()));
         // Those that wait, too: it is not known yet which of them will be in effect.
         let waiting = others().filter_map(|(_, entry)| entry.candidate.as_deref());

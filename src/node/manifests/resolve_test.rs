@@ -218,3 +218,48 @@ fn after_an_agent_restart_the_file_in_force_stays_in_force() {
         assert_eq!(errors(&manifests), [""; 0], "{sentence}");
     }
 }
+
+#[test]
+fn the_file_of_another_bundle_is_named_with_its_bundle() {
+    use super::super::bundles::{Folder as Bundle, Record, State};
+    use crate::images::BundleFile;
+
+    let (folder, bundles) = (Folder::new(), Folder::new());
+    for name in ["one", "two"] {
+        let bundle = Bundle::of(&bundles.0, name);
+        let pod = |name: &str| {
+            write(&folder, "pod.txt", name);
+            fs::read_to_string(folder.0.join("pod.txt")).unwrap()
+        };
+        let files = ["x.yaml", "y.yaml"].map(|file| BundleFile {
+            name: file.to_owned(),
+            text: pod(match (name, file) {
+                ("one", _) => &file[..1],
+                _ => "y",
+            }),
+        });
+        let current = bundle.write(None, &Record::default(), &files).unwrap();
+        let state = State {
+            current,
+            ..State::default()
+        };
+        bundle.commit(&state).unwrap();
+    }
+    fs::remove_file(folder.0.join("pod.txt")).unwrap();
+    let mut manifests = folder.manifests().with_bundles(bundles.0.clone());
+    scan_all(&mut manifests);
+    let mut expected = vec![
+        "x.yaml: pod `default/y` is already defined by bundle `one` (y.yaml)",
+        "y.yaml: pod `default/y` is already defined by bundle `one` (y.yaml)",
+    ];
+    assert_eq!(errors(&manifests), expected);
+    write(&folder, "own.yaml", "x");
+    scan_all(&mut manifests);
+    let mut said = errors(&manifests);
+    said.sort();
+    expected.insert(
+        0,
+        "own.yaml: pod `default/x` is already defined by bundle `one` (x.yaml)",
+    );
+    assert_eq!(said, expected);
+}
