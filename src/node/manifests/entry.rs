@@ -424,4 +424,30 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn another_mode_has_the_file_read_again_and_changes_nothing() {
+        use std::os::unix::fs::PermissionsExt;
+
+        let folder = Folder::new();
+        let path = folder.write("a.yaml", "a", "a:1");
+        let mut manifests = folder.manifests();
+        scan_all(&mut manifests);
+        let before = (manifests.desired().pods, manifests.status());
+        let mut scan = |at| {
+            let scan = manifests.scan(at, &BTreeSet::new(), false, &BTreeSet::new());
+            assert_eq!((manifests.desired().pods, manifests.status()), before);
+            (scan.changed, scan.again_in_ms)
+        };
+        assert_eq!(scan(0), (false, None));
+        // The kernel's clock for files is coarse: it may take some milliseconds.
+        for mode in (0..1_000_000).map(|turn| 0o600 + turn % 2) {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            if scan(0) != (false, None) {
+                break;
+            }
+        }
+        assert!(scan(SETTLE_MS + 500).0);
+        assert_eq!(scan(SETTLE_MS + 501), (false, None));
+    }
 }
