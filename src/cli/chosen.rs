@@ -8,7 +8,7 @@ use super::args::ChosenArgs;
 use super::client::Client;
 use super::error::{CliError, Result};
 use super::pod_path;
-use super::target::{owner, pods_of, workload_path};
+use super::target::{owner, pod_name, pods_of, workload_path};
 use crate::api::encode;
 use crate::spec::WorkloadKind;
 use crate::sys::clock;
@@ -62,13 +62,7 @@ pub(super) fn chosen(client: &Client, args: &ChosenArgs) -> Result<Vec<Chosen>> 
         }
         (false, true) => return Err(CliError::usage("either names, or --all and -l")),
         (true, _) => {}
-        (false, false) => {
-            let named = |text: &String| match owner(text) {
-                Some((kind, name)) => Chosen::Workload(kind, name.to_owned()),
-                None => Chosen::Pod(text.clone()),
-            };
-            return Ok(args.what.iter().map(named).collect());
-        }
+        (false, false) => return Ok(named(&args.what)),
     }
     let path = pod_path(&args.namespace.namespace, "");
     let selector = encode(args.selector.as_deref().unwrap_or_default());
@@ -97,6 +91,31 @@ pub(super) fn chosen(client: &Client, args: &ChosenArgs) -> Result<Vec<Chosen>> 
         );
     }
     Ok(chosen)
+}
+
+/// What these words name: each by itself, or all names after their kind, as in `pod web db`.
+fn named(words: &[String]) -> Vec<Chosen> {
+    let one = |word: &String| match owner(word) {
+        Some((kind, name)) => Chosen::Workload(kind, name.to_owned()),
+        None => Chosen::Pod(word.clone()),
+    };
+    let each = |words: &[String]| words.iter().map(one).collect();
+    match words.split_first() {
+        Some((kind, names)) if !names.is_empty() && !kind.contains('/') => {
+            let named = format!("{kind}/NAME");
+            match owner(&named) {
+                Some((kind, _)) => (names.iter().map(one))
+                    .map(|one| match one {
+                        Chosen::Pod(name) => Chosen::Workload(kind, name),
+                        own @ Chosen::Workload(..) => own,
+                    })
+                    .collect(),
+                None if pod_name(&named).is_ok() => each(names),
+                None => each(words),
+            }
+        }
+        _ => each(words),
+    }
 }
 
 /// Whether a selector says nothing, and would select everything.
@@ -197,9 +216,31 @@ mod tests {
             assert_eq!(error.exit_code(), 2, "{words:?}: {error}");
             assert!(error.to_string().contains("say which pods"), "{error}");
         }
-        for words in [["stop", ""], ["stop", "pod/"]] {
-            let line = ["coracle"].iter().chain(&words);
+        for words in [&["stop", ""][..], &["stop", "pod/"], &["stop", "pod", ""]] {
+            let line = ["coracle"].iter().chain(words);
             assert!(Cli::try_parse_from(line).is_err(), "{words:?}");
+        }
+    }
+
+    #[test]
+    fn the_kind_may_be_a_word_before_the_names() {
+        for (line, expected) in [
+            ("web db", &["pod/web", "pod/db"][..]),
+            ("pod web", &["pod/web"]),
+            ("po web db", &["pod/web", "pod/db"]),
+            ("pods pod/web deploy/a", &["pod/web", "deployment/a"]),
+            ("deploy a b", &["deployment/a", "deployment/b"]),
+            ("deploy deploy/a", &["deployment/a"]),
+            ("deploy/a web", &["deployment/a", "pod/web"]),
+            // There is nothing else that it could mean.
+            ("pod", &["pod/pod"]),
+        ] {
+            let line = ["coracle", "restart"].into_iter().chain(line.split(' '));
+            let Command::Restart(args) = Cli::try_parse_from(line.clone()).unwrap().command else {
+                panic!("it is `restart`");
+            };
+            let shown: Vec<String> = named(&args.chosen.what).iter().map(Chosen::shown).collect();
+            assert_eq!(shown, expected, "{:?}", line.collect::<Vec<_>>());
         }
     }
 }

@@ -146,6 +146,11 @@ pub(super) fn instead(error: &clap::Error, args: &[OsString]) -> Option<CliError
         _ => return None,
     };
     let words: Vec<&str> = args.iter().skip(1).filter_map(|arg| arg.to_str()).collect();
+    if error.kind() == ErrorKind::UnknownArgument
+        && let Some((what, hint)) = no_files(&word, &words)
+    {
+        return Some(CliError::usage(what).hint(fill(hint, &words)));
+    }
     let at = words.iter().position(|found| *found == word)?;
     let before = words[..at].iter().rev().find(|word| !word.starts_with('-'));
     let hint = match (error.kind(), before.copied()) {
@@ -169,6 +174,28 @@ pub(super) fn instead(error: &clap::Error, args: &[OsString]) -> Option<CliError
     };
     let error = CliError::usage(format!("there is no command `{word}`"));
     Some(error.hint(fill(hint, &words)))
+}
+
+/// The answer to kubectl's flags for files where a command takes none.
+fn no_files(flag: &str, words: &[&str]) -> Option<(String, &'static str)> {
+    let command = words.iter().find(|word| is_command(word))?;
+    let names = match (flag, *command) {
+        ("-R" | "--recursive", "validate" | "plan") => {
+            let what = format!("`coracle {command}` does not read folders inside of folders");
+            return Some((what, "name them all: the agent reads one directory only"));
+        }
+        ("-f" | "--filename", "delete") => {
+            "take the file out of `{manifests}`: what it defines stops; `coracle delete pod NAME` stops a pod once"
+        }
+        ("-f" | "--filename", "get") => {
+            "`coracle get files` lists the manifest files, with what is wrong with them"
+        }
+        ("-f" | "--filename", "wait") => {
+            "name what to wait for: `coracle wait --for condition=Ready pod/NAME`"
+        }
+        _ => return None,
+    };
+    Some((format!("`coracle {command}` takes names, not files"), names))
 }
 
 fn context(error: &clap::Error, kind: ContextKind) -> Option<String> {
@@ -229,6 +256,19 @@ mod tests {
         for (line, words) in [
             ("coracle apply -f web.yaml", "a file in `/"),
             ("coracle create -f web.yaml", "put the file into `/"),
+            ("coracle delete -f web.yaml", "take the file out of `/"),
+            (
+                "coracle delete --filename=web.yaml",
+                "takes names, not files",
+            ),
+            ("coracle get -f web.yaml", "`coracle get files`"),
+            ("coracle wait -f web.yaml", "`coracle wait --for"),
+            (
+                "coracle wait --for condition=Ready -f a",
+                "takes names, not",
+            ),
+            ("coracle validate -R /etc", "`coracle validate` does not"),
+            ("coracle plan --recursive -f /etc", "name them all"),
             ("coracle run nginx", "`coracle run` is the agent"),
             ("coracle run web --image nginx", "`coracle create pod NAME"),
             ("coracle run --image nginx web", "`coracle create pod NAME"),

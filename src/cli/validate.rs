@@ -382,7 +382,9 @@ pub(super) fn files(path: &Path) -> Result<Vec<PathBuf>> {
             let hint = format!("build them: `kubectl kustomize {dir} > FILE`, and give that file");
             return Err(CliError::new(error).hint(hint));
         }
-        if file.is_file() && is_manifest_file(&name) {
+        // The agent refuses a link that leads nowhere: it may lead to a disk that is away.
+        let dangling = file.is_symlink() && !file.exists();
+        if (file.is_file() || dangling) && is_manifest_file(&name) {
             found.push(file);
         } else if file.is_dir() {
             folder = Some(file);
@@ -429,7 +431,7 @@ fn check(
     let failed = |error| {
         let report = Report {
             file: input.name.clone(),
-            errors: vec![error],
+            errors: vec![format!("{}: {error}", input.name)],
             ..Report::default()
         };
         (report, Documents::default())
@@ -492,6 +494,35 @@ mod tests {
             assert!(!shown.contains('\u{1b}'), "{shown}");
             assert_eq!(shown.lines().count(), 1, "{shown}");
         }
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_named_also_a_link_that_leads_nowhere() {
+        let dir = std::env::temp_dir().join(format!("coracle-dangling-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir_all(&dir).unwrap();
+        std::fs::write(dir.join("ok.yaml"), "").unwrap();
+        for link in ["away.yaml", ".#lock"] {
+            std::os::unix::fs::symlink("/nowhere", dir.join(link)).unwrap();
+        }
+        let large = std::fs::File::create(dir.join("large.yaml")).unwrap();
+        large.set_len(MAX_FILE + 1).unwrap();
+        let said = |file: &PathBuf| {
+            let level = (PodSecurity::Privileged, false);
+            let (report, _) = check(level, &Input::of(file), &PriorityClasses::new());
+            let name = dir.display().to_string() + "/";
+            report.errors.concat().replace(&name, "")
+        };
+        let said: Vec<String> = files(&dir).unwrap().iter().map(said).collect();
+        assert_eq!(
+            said,
+            [
+                "away.yaml: could not be read: No such file or directory (os error 2)",
+                "large.yaml: larger than 10 MiB",
+                ""
+            ]
+        );
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]

@@ -9,13 +9,24 @@ use crate::spec::conflicts::{self, name};
 use crate::spec::{Object, PodKey, PodSpec, binding};
 use crate::types::quantity::Quantity;
 
-/// Why `candidate` may not take effect beside the `others`, naming both files each time; empty if it may.
+/// Why `candidate` may not take effect beside the `others`, naming both files each time; empty if it may. A file below
+/// `bundles` is that of a bundle.
 pub(super) fn conflicts(
     path: &Path,
     candidate: &Loaded,
     others: &[(&Path, &Loaded)],
+    bundles: Option<&Path>,
 ) -> Vec<String> {
-    let mut problems = conflicts::conflicts(path, candidate, others);
+    // Another bundle may have a file of the same name.
+    let bundle = |path: &Path| {
+        let below = path.strip_prefix(bundles?).ok()?;
+        Some(below.iter().next()?.to_string_lossy().into_owned())
+    };
+    let shown = |other: &Path| match bundle(other).filter(|of| bundle(path).as_ref() != Some(of)) {
+        Some(of) => format!("bundle `{of}` ({})", name(other)),
+        None => format!("`{}`", name(other)),
+    };
+    let mut problems = conflicts::conflicts_with(path, candidate, others, shown);
     problems.extend(circles(path, candidate, others));
     problems
 }

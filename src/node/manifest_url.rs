@@ -15,9 +15,11 @@ use smol::channel::Sender;
 use super::execute::{Tools, WORKER};
 use crate::config::StaticPodUrl;
 use crate::images::registry::{self, DocumentRequest, WebDocument};
+use crate::spec::PodSecurity;
 use crate::spec::convert::{ConvertContext, documents};
+use crate::spec::workload::cron;
 use crate::sys::file::{self, Durability};
-use crate::sys::tree;
+use crate::sys::{tree, zone};
 
 /// Name of the manifest file.
 const MANIFESTS: &str = "manifests.yaml";
@@ -118,13 +120,14 @@ async fn fetch(
     {
         return Ok(false);
     }
-    let node_name = tools.config.node_name.clone();
+    let (node_name, pod_security) = (tools.config.node_name.clone(), tools.config.pod_security);
     let source = Source {
         url: wanted.url.clone(),
         etag: document.etag.clone(),
     };
     let (taken, text) = super::unblock(move || {
-        let taken = store(&folder, &source, &document.text, &node_name);
+        let node = (&*node_name, pod_security);
+        let taken = store(&folder, &source, &document.text, node);
         (taken, document)
     })
     .await;
@@ -144,16 +147,27 @@ enum StoreError {
     Disk(io::Error),
 }
 
-/// Stores a document without errors; `false` if it is there already. What the rest of the node thinks of it, such as
-/// names that are taken, is checked when it is read as a manifest file.
-fn store(folder: &Path, source: &Source, text: &str, node_name: &str) -> Result<bool, StoreError> {
+/// Stores a document without errors; `false` if it is there already. `node`: its name, and the level that pods may not
+/// exceed there. What depends on other files, such as names that are taken, is checked when it is read as a manifest
+/// file.
+fn store(
+    folder: &Path,
+    source: &Source,
+    text: &str,
+    node: (&str, PodSecurity),
+) -> Result<bool, StoreError> {
     let path = manifests(folder);
     let old = file::read_record(&path).ok();
     let same = old.is_some_and(|old| old == text.as_bytes());
     if same && read(folder).as_ref() == Some(source) {
         return Ok(false);
     }
-    let context = ConvertContext::of(node_name);
+    let (node_name, pod_security) = node;
+    let context = ConvertContext {
+        pod_security,
+        zones: &zone::read(cron::zones(text.as_bytes())),
+        ..ConvertContext::of(node_name)
+    };
     documents(text.as_bytes(), MANIFESTS, &context).map_err(|errors| {
         let errors: Vec<_> = errors.iter().map(ToString::to_string).collect();
         StoreError::Invalid(errors.join("; "))
@@ -198,6 +212,9 @@ mod tests {
         };
         let first = source("http://a/", Some("\"1\""));
         let is_stored = |result: Result<bool, StoreError>| result.ok();
+        let store = |folder: &Path, source: &Source, text: &str, node| {
+            store(folder, source, text, (node, PodSecurity::Privileged))
+        };
         assert_eq!(is_stored(store(&folder, &first, POD, "node")), Some(true));
         assert_eq!(is_stored(store(&folder, &first, POD, "node")), Some(false));
         let second = source("http://a/", Some("\"2\""));
@@ -211,5 +228,35 @@ mod tests {
         begin(&folder, Some(&wanted("http://b/"))).unwrap();
         assert!(!folder.exists());
         begin(&folder, None).unwrap();
+    }
+
+    #[test]
+    fn a_document_that_this_node_refuses_does_not_replace_the_last_good_one() {
+        let folder = std::env::temp_dir().join(format!("coracle-urls-{}", std::process::id()));
+        let privileged = POD.replace("name: c,", "name: c, securityContext: {privileged: true},");
+        let cron = |zone: &str| {
+            format!(
+                "apiVersion: batch/v1\nkind: CronJob\nmetadata: {{name: a}}\nspec:\n  schedule: '@hourly'\n  \
+                 timeZone: {zone}\n  jobTemplate: {{spec: {{template: {{spec: {{restartPolicy: Never, \
+                 containers: [{{name: c, image: 'i:1'}}]}}}}}}}}\n"
+            )
+        };
+        let utc = cron("Etc/UTC");
+        let nowhere = cron("Etc/Nowhere");
+        for (text, level, expected) in [
+            (POD, PodSecurity::Baseline, Some(true)),
+            (&privileged, PodSecurity::Baseline, None),
+            (&nowhere, PodSecurity::Baseline, None),
+            (&privileged, PodSecurity::Privileged, Some(true)),
+            (&utc, PodSecurity::Privileged, Some(true)),
+        ] {
+            let before = std::fs::read_to_string(manifests(&folder)).ok();
+            let stored = store(&folder, &source("http://a/", None), text, ("n", level)).ok();
+            assert_eq!(stored, expected, "{text}");
+            let after = std::fs::read_to_string(manifests(&folder)).ok();
+            let wanted = expected.map(|_| text.to_owned()).or(before);
+            assert_eq!(after, wanted);
+        }
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 }

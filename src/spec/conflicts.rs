@@ -50,12 +50,23 @@ impl Defines for Documents {
 
 /// Why `candidate` may not take effect beside the `others`, naming both files each time; empty if it may.
 pub fn conflicts<D: Defines>(path: &Path, candidate: &D, others: &[(&Path, &D)]) -> Vec<String> {
+    let quoted = |other: &Path| format!("`{}`", name(other));
+    conflicts_with(path, candidate, others, quoted)
+}
+
+/// The same, in the `shown` words for other files.
+pub fn conflicts_with<D: Defines>(
+    path: &Path,
+    candidate: &D,
+    others: &[(&Path, &D)],
+    shown: impl Fn(&Path) -> String,
+) -> Vec<String> {
     let mut problems = Vec::new();
     let mut say = |what: String, other: &Path| {
         problems.push(format!(
-            "{}: {what} is already defined by `{}`",
+            "{}: {what} is already defined by {}",
             name(path),
-            name(other)
+            shown(other)
         ));
     };
     for (index, pod) in candidate.pods().enumerate() {

@@ -225,6 +225,22 @@ fn a_bundle_that_cannot_take_effect_changes_nothing() {
     site.apply_ok("bad", &[]);
     site.wait_version("own", "2");
     agent.wait_gone("web");
+    // The former generation cannot take effect any more either.
+    agent.write("taken.yaml", &pod("web", "of the directory"));
+    site.wait_version("web", "of the directory");
+    let refused = agent.cli(&["bundle", "rollback"]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success(), "{said}");
+    assert!(
+        said.contains("nothing has changed") && said.contains("already defined by `taken.yaml`"),
+        "{said}"
+    );
+    assert_eq!(site.ls()[0]["current"]["generation"], 2);
+    site.wait_version("own", "2");
+    agent.remove("taken.yaml");
+    agent.wait_gone("web");
+    agent.ok(&["bundle", "rollback"]);
+    site.wait_version("web", "1");
 }
 
 #[test]

@@ -221,3 +221,41 @@ fn a_manifest_on_a_disk_that_is_away_keeps_its_pod() {
     fs::remove_file(&link).expect("a link");
     agent.wait_gone("a");
 }
+
+#[test]
+fn a_pod_whose_document_moves_runs_on_also_over_an_agent_restart_and_a_copy_that_stalls() {
+    let agent = Agent::start();
+    let pod = |name: &str| shell_pod(name, SLEEP, "", "");
+    let both = |one: &str, other: &str| format!("{}---\n{}", pod(one), pod(other));
+    agent.write("a.yaml", &pod("z"));
+    agent.write("b.yaml", &both("x", "k"));
+    let before = agent.wait_running("x");
+    let settled = |marker: &str| {
+        agent.write("marker.yaml", &pod(marker));
+        agent.wait_running(marker);
+        assert_untouched(&agent, &before, &agent.wait_running("x"));
+        agent.ok(&["get", "files"])
+    };
+    agent.write("a.yaml", &both("z", "x"));
+    assert!(settled("refused").contains("Rejected"));
+    agent.write("b.yaml", &pod("k"));
+    let files = settled("moved");
+    assert!(!files.contains("Rejected"), "{files}");
+
+    agent.write("0.yaml", &shell_pod("x", "exit 1", "", ""));
+    assert!(settled("second").contains("Rejected"));
+    agent.kill_and_restart();
+    assert!(settled("restarted").contains("Rejected"));
+    agent.remove("0.yaml");
+
+    let mut copy = fs::File::create(agent.root.join("manifests/a.yaml")).expect("created");
+    std::io::Write::write_all(&mut copy, pod("z").as_bytes()).expect("written");
+    // Longer than a file settles. A file that is not taken is not announced.
+    std::thread::sleep(Duration::from_millis(1500));
+    settled("stalled");
+    let rest = format!("---\n{}", pod("x"));
+    std::io::Write::write_all(&mut copy, rest.as_bytes()).expect("written");
+    drop(copy);
+    let files = settled("whole");
+    assert!(!files.contains("Rejected"), "{files}");
+}

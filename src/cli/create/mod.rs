@@ -354,14 +354,15 @@ fn check_free(client: &Client, path: &Path, text: &str) -> Result<()> {
     }
     let refused = CliError::new(format!("`{}` is not written", path.display()));
     let other = errors.iter().find_map(|error| plan::defined_by(error));
+    let taken = (errors.iter()).any(|error| error.contains(" is already defined by "));
     let refused = match other.map(|other| path.with_file_name(other)) {
         Some(other) if other.exists() => refused.hint(format!(
             "change it in `{}` (`coracle plan` says what that would do), or take another name",
             other.display()
         )),
         // That of a bundle.
-        Some(_) => refused.hint("take another name"),
-        None => refused,
+        _ if taken => refused.hint("take another name"),
+        _ => refused,
     };
     Err(errors.iter().fold(refused, |error, why| error.because(why)))
 }

@@ -11,11 +11,12 @@ use super::fetch::{Polled, fetch, keys, place, shown};
 use super::{ChangeError, disk};
 use crate::api::{BundleRequest, PlannedFile};
 use crate::images::trust::{KeyError, Origin};
-use crate::images::{self, Bundle, ImageError, Imported, Progress};
+use crate::images::{self, Bundle, BundleFile, ImageError, Imported, Progress};
 use crate::node::execute::{Tools, WORKER};
 use crate::node::pulls::PullFailure;
 use crate::node::{Input, boot, now, spawn, unblock};
 use crate::plan::bundle::Trial;
+use crate::spec::Pins;
 
 /// Why a bundle was not applied.
 #[derive(Debug, thiserror::Error)]
@@ -150,14 +151,15 @@ pub(super) async fn try_apply(
     };
     if request.dry_run {
         no_clash(tools, &bundle).await?;
-        let planned = check(tools, &bundle).await?;
+        let planned = check(tools, &name, bundle.images.clone(), &bundle.files).await?;
         let line = json!({ "type": "plan", "name": name, "digest": bundle.digest, "items": planned["items"] });
         return Ok(done(name, line));
     }
     // In turn, so that another bundle cannot take a name after the check.
     let turn = tools.bundles.turn.lock_arc().await;
     no_clash(tools, &bundle).await?;
-    let refusals = refusals(&check(tools, &bundle).await?);
+    let planned = check(tools, &name, bundle.images.clone(), &bundle.files).await?;
+    let refusals = refusals(&planned);
     if !refusals.is_empty() {
         return Err(ApplyError::Refused(refusals));
     }
@@ -215,17 +217,22 @@ impl Applied {
     }
 }
 
-/// Has the loop say what the manifests would change.
-async fn check(tools: &Tools, bundle: &Bundle) -> Result<Value, ApplyError> {
-    let files = bundle.files.iter().map(|file| PlannedFile {
+/// Has the loop say what the manifests of a bundle would change.
+async fn check(
+    tools: &Tools,
+    name: &str,
+    images: Pins,
+    files: &[BundleFile],
+) -> Result<Value, ApplyError> {
+    let files = files.iter().map(|file| PlannedFile {
         name: file.name.clone(),
         save_as: Some(file.name.clone()),
         text: file.text.clone(),
     });
     let (reply, answer) = bounded(1);
     let input = Input::CheckBundle {
-        name: bundle.name.clone(),
-        images: bundle.images.clone(),
+        name: name.to_owned(),
+        images,
         files: files.collect(),
         reply,
     };
@@ -245,6 +252,26 @@ async fn no_clash(tools: &Tools, bundle: &Bundle) -> Result<(), ChangeError> {
     pins.retain(|name, _| !name.contains('@'));
     let name = bundle.name.clone();
     unblock(move || super::no_clash(&bundles, &name, &pins)).await
+}
+
+/// Why the manifests of a bundle's former generation could not take effect now, beside the others. Another bundle or file
+/// may have taken their names since.
+pub(super) async fn former_refusals(tools: &Tools, name: &str) -> Result<Vec<String>, ApplyError> {
+    let folder = disk::Folder::of(&tools.config.layout.manifest_bundles(), name);
+    let former = unblock(move || {
+        let Some(former) = folder.state()?.and_then(|state| state.previous) else {
+            return Ok(None);
+        };
+        Ok(Some((folder.record(former)?, folder.files(former)?)))
+    });
+    let former = former.await.map_err(|source| ChangeError::Unread {
+        name: name.to_owned(),
+        source,
+    })?;
+    let Some((record, files)) = former else {
+        return Ok(Vec::new());
+    };
+    Ok(refusals(&check(tools, name, record.pins(), &files).await?))
 }
 
 fn refusals(planned: &Value) -> Vec<String> {

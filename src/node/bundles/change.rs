@@ -9,18 +9,8 @@ use crate::node::execute::Tools;
 use crate::node::unblock;
 
 impl Tools {
-    /// Changes a bundle's state by `change`, which sees it as it is on disk. Returns the new state.
-    pub(super) async fn change_bundle(
-        &self,
-        name: &str,
-        change: impl FnOnce(&Folder, Option<State>) -> Result<State, ChangeError> + Send + 'static,
-    ) -> Result<State, ChangeError> {
-        let _turn = self.bundles.turn.lock().await;
-        self.change_in_turn(name, change).await
-    }
-
-    /// The same, or an error at once while another change is under way. An import may hold the turn for long, and the
-    /// caller tries again.
+    /// Changes a bundle's state by `change`, which sees it as it is on disk. Returns the new state, or an error at once while
+    /// another change is under way: an import may hold the turn for long, and the caller tries again.
     pub(super) async fn change_bundle_now(
         &self,
         name: &str,

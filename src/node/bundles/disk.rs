@@ -30,6 +30,9 @@ use crate::types::{Gather, Wall};
 /// The maximum number of bundles.
 pub(in crate::node) const MAX_BUNDLES: usize = 64;
 
+/// The maximum size of a manifest file.
+const MAX_FILE: u64 = 10 << 20;
+
 const STATE: &str = "state.json";
 const RECORD: &str = "bundle.json";
 const MANIFESTS: &str = "manifests";
@@ -127,6 +130,18 @@ impl Folder {
     pub(in crate::node) fn record(&self, generation: u64) -> io::Result<Record> {
         let path = self.generation(generation).join(RECORD);
         read(&path)?.ok_or_else(|| io::Error::other(format!("`{}` is missing", path.display())))
+    }
+
+    /// The manifest files of a generation.
+    pub(in crate::node) fn files(&self, generation: u64) -> io::Result<Vec<BundleFile>> {
+        let folder = self.manifests(generation);
+        let names = self.record(generation)?.files.into_iter();
+        let files = names.map(|name| {
+            let bytes = file::read_bounded(folder.join(&name), MAX_FILE)?;
+            let text = String::from_utf8(bytes).map_err(io::Error::other)?;
+            Ok(BundleFile { name, text })
+        });
+        files.collect()
     }
 
     fn generation(&self, generation: u64) -> PathBuf {
@@ -354,7 +369,10 @@ mod tests {
         let _ = fs::remove_dir_all(&dir);
         let folder = Folder::of(&dir, "site");
         assert_eq!(folder.state().unwrap(), None);
-        let record = Record::default();
+        let record = Record {
+            files: vec!["a.yaml".to_owned()],
+            ..Record::default()
+        };
         assert_eq!(
             folder
                 .write(None, &record, &[file("a.yaml", "one")])
@@ -394,10 +412,7 @@ mod tests {
         }
         folder.clean(&state).unwrap();
         assert_eq!(folder.generations().unwrap(), BTreeSet::from([3, 4]));
-        assert_eq!(
-            fs::read_to_string(folder.manifests(4).join("a.yaml")).unwrap(),
-            "more"
-        );
+        assert_eq!(folder.files(4).unwrap(), [file("a.yaml", "more")]);
         fs::write(dir.join("site/state.json"), "{").unwrap();
         let (found, broken) = in_force(&dir);
         assert!(found.is_empty() && broken.len() == 1 && broken[0].0 == folder.0);

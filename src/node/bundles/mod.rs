@@ -243,6 +243,8 @@ enum ChangeError {
     Changed(String),
     #[error("nothing has changed: {0}")]
     Clash(Clash),
+    #[error("the manifests of its former generation cannot take effect; nothing has changed: {}", .0.join("; "))]
+    Refused(Vec<String>),
     #[error("could not read bundle `{name}`")]
     Unread {
         name: String,
@@ -270,7 +272,8 @@ impl From<ChangeError> for CommandError {
             ChangeError::NoFormer(_)
             | ChangeError::Changed(_)
             | ChangeError::Busy(_)
-            | ChangeError::Clash(_) => CommandErrorKind::Conflict,
+            | ChangeError::Clash(_)
+            | ChangeError::Refused(_) => CommandErrorKind::Conflict,
             ChangeError::Unread { .. } | ChangeError::Disk { .. } | ChangeError::Images { .. } => {
                 CommandErrorKind::Failed
             }
@@ -278,6 +281,18 @@ impl From<ChangeError> for CommandError {
         Self {
             kind,
             message: crate::chain(&error),
+        }
+    }
+}
+
+impl From<apply::ApplyError> for CommandError {
+    fn from(error: apply::ApplyError) -> Self {
+        match error {
+            apply::ApplyError::Change(error) => error.into(),
+            other => Self {
+                kind: CommandErrorKind::Failed,
+                message: crate::chain(&other),
+            },
         }
     }
 }
@@ -405,6 +420,12 @@ impl Node {
         let tools = self.tools.clone();
         answer(reply, async move {
             let name = name?;
+            // In turn, so that another bundle cannot take a name after the check.
+            let _turn = tools.bundles.turn.lock().await;
+            let refused = apply::former_refusals(&tools, &name).await?;
+            if !refused.is_empty() {
+                return Err(ChangeError::Refused(refused).into());
+            }
             let of = name.clone();
             let bundles = tools.config.layout.manifest_bundles();
             let change = move |folder: &Folder, state| {
@@ -414,7 +435,7 @@ impl Node {
                 no_clash(&bundles, &of, &record.pins())?;
                 Ok(state)
             };
-            let state = tools.change_bundle(&name, change).await?;
+            let state = tools.change_in_turn(&name, change).await?;
             tracing::info!("bundle {name}: rolled back to generation {}", state.current);
             Ok(json!({ "name": name, "generation": state.current }))
         });

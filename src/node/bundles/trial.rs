@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use super::apply::{self, ApplyError};
 use super::disk::{Failed, Folder, State};
 use super::{ChangeError, Known, rolled_back};
 use crate::node::{Node, now, spawn};
@@ -119,6 +120,11 @@ impl Node {
         }
         let tools = self.tools.clone();
         spawn(async move {
+            // A generation that failed must go; what cannot come back is better missing than that it stays.
+            let left_out = match former {
+                Some(_) => apply::former_refusals(&tools, &name).await,
+                None => Ok(Vec::new()),
+            };
             let of = name.clone();
             let changed = tools.change_bundle_now(&name, move |_, state| {
                 let state = of_generation(&of, generation, state)?;
@@ -142,10 +148,23 @@ impl Node {
                 }
             });
             match changed.await {
-                Ok(_) | Err(ChangeError::Busy(_)) => {}
+                Ok(state) => say_left_out(&name, state.current, left_out),
+                Err(ChangeError::Busy(_)) => {}
                 Err(error) => tracing::warn!("{}, trying again", crate::chain(&error)),
             }
         });
+    }
+}
+
+/// Logs what does not come back of a generation that does.
+fn say_left_out(name: &str, generation: u64, left_out: Result<Vec<String>, ApplyError>) {
+    // A check that was not possible is no news: the files say the same once they are read.
+    let left_out = left_out.unwrap_or_default();
+    if !left_out.is_empty() {
+        tracing::warn!(
+            "bundle {name}: generation {generation} is in force again without these manifests: {}; the rest goes on",
+            left_out.join("; ")
+        );
     }
 }
 

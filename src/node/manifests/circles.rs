@@ -49,13 +49,6 @@ impl Manifests {
                 entry.conflicts.clear();
             }
             entry.conflicts.push(problem);
-            if entry.applied.is_none() {
-                entry.applied = self
-                    .inherited
-                    .remove(&path)
-                    .map(Loaded::inherited)
-                    .map(Arc::new);
-            }
         }
         files
     }

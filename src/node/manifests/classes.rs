@@ -49,7 +49,8 @@ impl Manifests {
                     entry.read == Some(*fingerprint) && entry.unsettled.is_none()
                 });
                 if as_read {
-                    self.read_version(path, *fingerprint);
+                    let again = self.version(path, *fingerprint);
+                    self.entries.insert(path.clone(), again);
                 }
             }
             self.resolve(running);

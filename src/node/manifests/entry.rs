@@ -1,6 +1,6 @@
 //! One file: what is in effect of it, and what its newest version says.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -18,11 +18,15 @@ use crate::spec::priority::{Others, PriorityClasses};
 use crate::spec::workload::cron;
 use crate::spec::{Configuration, PodKey, PodSecurity, PodSpec, ServiceDocument, Workload};
 use crate::sys::zone;
-use crate::types::Wall;
+use crate::types::{Gather, Wall};
 
 /// A file that changed without being closed is read once it has stayed the same for this long. A removed file counts
 /// as gone after the same time.
 pub(super) const SETTLE_MS: u64 = 500;
+
+/// A file that is known to be still open, and has lost documents, is read once it has stayed the same for this long: a copy
+/// over a slow link may stall between two documents.
+pub(super) const UNCLOSED_MS: u64 = 30_000;
 
 /// A version of a file that is valid by itself.
 #[derive(Debug, Clone)]
@@ -84,6 +88,8 @@ pub(super) struct Entry {
     pub(super) read: Option<Fingerprint>,
     /// A version not read yet, and when it was first seen.
     pub(super) unsettled: Option<(Fingerprint, u64)>,
+    /// A version that is not taken yet, because it lacks objects in force and may not be whole.
+    pub(super) held: Option<Fingerprint>,
     /// Since when the file has been missing. An editor may be about to write it again.
     pub(super) away_since: Option<u64>,
     /// The version in effect.
@@ -208,6 +214,26 @@ impl Loaded {
     pub(super) fn keys(&self) -> Vec<PodKey> {
         self.pods.iter().map(|pod| pod.key.clone()).collect()
     }
+
+    /// Whether another version lacks some of its documents.
+    fn loses(&self, next: &Self) -> bool {
+        !self.names().is_subset(&next.names())
+    }
+
+    /// Its documents by kind and name.
+    fn names(&self) -> BTreeSet<String> {
+        let own = self.pods.iter().filter(|pod| pod.workload.is_none());
+        let pods = own.map(|pod| format!("pod {}", pod.key));
+        let services = self.services.iter();
+        let services = services.map(|service| format!("service {}", service.spec.key));
+        let workloads = self.workloads.iter().map(|w| w.key.to_string());
+        let objects = self.configuration.iter().map(|(key, _)| key.to_string());
+        let classes = self.classes.iter();
+        let classes = classes.filter_map(|class| class.metadata.name.clone());
+        let all = pods.chain(services).chain(workloads).chain(objects);
+        all.chain(classes.map(|name| format!("class {name}")))
+            .gather()
+    }
 }
 
 impl Entry {
@@ -236,30 +262,53 @@ impl Entry {
             _ => now_ms,
         };
         let quiet = now_ms.saturating_sub(since);
-        if complete || quiet >= SETTLE_MS {
+        let settled = match self.held == Some(version) {
+            true => UNCLOSED_MS,
+            false => SETTLE_MS,
+        };
+        if complete || quiet >= settled {
             return Due::Now;
         }
         self.unsettled = Some((version, since));
-        Due::In(SETTLE_MS - quiet)
+        Due::In(settled - quiet)
     }
 
-    pub(super) fn read_version(
+    /// Does not take a version yet that lacks objects in force. Returns for how long.
+    pub(super) fn hold(&mut self, next: &Self, now_ms: u64) -> Option<u64> {
+        let (version, since) = self.unsettled?;
+        let left = (since + UNCLOSED_MS).checked_sub(now_ms)?;
+        let (applied, candidate) = (self.applied.as_ref()?, next.candidate.as_ref()?);
+        let held = left > 0 && applied.loses(candidate);
+        self.held = held.then_some(version);
+        held.then_some(left)
+    }
+
+    /// Reads a version of a file of which this is in effect.
+    pub(super) fn read(
+        applied: Option<Arc<Loaded>>,
+        (path, fingerprint): (&Path, Fingerprint),
+        reader: &Reader<'_>,
+        room: (u64, usize),
+    ) -> Self {
+        let modified = Wall(i64::try_from(fingerprint.modified_ns / 1000).unwrap_or(0));
+        let mut entry = Self {
+            read: Some(fingerprint),
+            applied,
+            modified,
+            ..Self::default()
+        };
+        entry.load((path, fingerprint.size), reader, room);
+        entry
+    }
+
+    fn load(
         &mut self,
-        path: &Path,
-        fingerprint: Fingerprint,
+        (path, size): (&Path, u64),
         reader: &Reader<'_>,
         (bytes_left, objects_left): (u64, usize),
     ) {
-        self.crowded = false;
-        self.read = Some(fingerprint);
-        self.unsettled = None;
-        self.conflicts.clear();
-        self.candidate = None;
-        self.sealed.clear();
-        self.undecrypted = None;
-        self.modified = Wall(i64::try_from(fingerprint.modified_ns / 1000).unwrap_or(0));
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        if fingerprint.size > bytes_left {
+        if size > bytes_left {
             self.crowded = true;
             self.errors = vec![format!(
                 "{name}: the manifest files are larger than {} MiB together: this one is not read",
@@ -294,11 +343,111 @@ impl Entry {
                     "{name}: the manifest files have more than {MAX_OBJECTS} objects together"
                 )];
             }
-            Ok(loaded) => {
-                self.errors.clear();
-                self.candidate = Some(Arc::new(loaded));
-            }
+            Ok(loaded) => self.candidate = Some(Arc::new(loaded)),
             Err(errors) => self.errors = errors,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{Folder, errors, pods, scan_all};
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_still_written_loses_its_documents_only_after_a_long_silence() {
+        let pod = |name: &str, image: &str| {
+            format!(
+                "---\napiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec: {{containers: [{{name: c, image: '{image}'}}]}}\n"
+            )
+        };
+        let both = [pod("a", "i:1"), pod("b", "i:1")].concat();
+        for (sentence, written, text, closed_after, expected) in [
+            (
+                "the rest of it has not come yet",
+                true,
+                pod("a", "i:2"),
+                None,
+                [(500, 2, "i:1"), (29_999, 2, "i:1"), (30_000, 1, "i:2")],
+            ),
+            (
+                "it is closed and whole",
+                true,
+                pod("a", "i:2"),
+                Some(2_000),
+                [(500, 2, "i:1"), (1_999, 2, "i:1"), (2_000, 1, "i:2")],
+            ),
+            (
+                "nothing is missing from it",
+                true,
+                both.replace("i:1", "i:2"),
+                None,
+                [(499, 2, "i:1"), (500, 2, "i:2"), (501, 2, "i:2")],
+            ),
+            (
+                "it is not known to be open",
+                false,
+                pod("a", "i:2"),
+                None,
+                [(499, 2, "i:1"), (500, 1, "i:2"), (501, 1, "i:2")],
+            ),
+            (
+                "nothing is in it yet",
+                true,
+                String::new(),
+                None,
+                [(500, 2, "i:1"), (29_999, 2, "i:1"), (30_000, 0, "")],
+            ),
+        ] {
+            let folder = Folder::new();
+            let path = folder.0.join("a.yaml");
+            std::fs::write(&path, &both).unwrap();
+            let mut manifests = folder.manifests();
+            scan_all(&mut manifests);
+            std::fs::write(&path, text).unwrap();
+            let mut scan = |at| {
+                let closed = closed_after
+                    .filter(|after| *after <= at)
+                    .map(|_| path.clone());
+                let closed: BTreeSet<_> = closed.into_iter().collect();
+                let open = (written && closed.is_empty()).then(|| path.clone());
+                manifests.set_written(open.into_iter().collect());
+                manifests.scan(at, &closed, false, &BTreeSet::new());
+                let found = pods(&manifests);
+                let first = found.first().map(|pod| pod[2..].to_owned());
+                assert_eq!(errors(&manifests), [""; 0], "{sentence}");
+                (at, found.len(), first.unwrap_or_default())
+            };
+            scan(0);
+            for (at, number, image) in expected {
+                assert_eq!(scan(at), (at, number, image.to_owned()), "{sentence}");
+            }
+        }
+    }
+
+    #[test]
+    fn another_mode_has_the_file_read_again_and_changes_nothing() {
+        use std::os::unix::fs::PermissionsExt;
+
+        let folder = Folder::new();
+        let path = folder.write("a.yaml", "a", "a:1");
+        let mut manifests = folder.manifests();
+        scan_all(&mut manifests);
+        let before = (manifests.desired().pods, manifests.status());
+        let mut scan = |at| {
+            let scan = manifests.scan(at, &BTreeSet::new(), false, &BTreeSet::new());
+            assert_eq!((manifests.desired().pods, manifests.status()), before);
+            (scan.changed, scan.again_in_ms)
+        };
+        assert_eq!(scan(0), (false, None));
+        // The kernel's clock for files is coarse: it may take some milliseconds.
+        for mode in (0..1_000_000).map(|turn| 0o600 + turn % 2) {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            if scan(0) != (false, None) {
+                break;
+            }
+        }
+        assert!(scan(SETTLE_MS + 500).0);
+        assert_eq!(scan(SETTLE_MS + 501), (false, None));
     }
 }

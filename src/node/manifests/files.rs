@@ -17,9 +17,12 @@ pub(super) const MAX_FILES: usize = 4096;
 /// What distinguishes two versions of a file without reading it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Fingerprint {
+    device: u64,
     inode: u64,
     pub(super) size: u64,
     pub(super) modified_ns: i128,
+    /// When the kernel saw the last change. Programs can set the time of modification, as `tar` does, and not this.
+    changed_ns: i128,
 }
 
 /// The state of each manifest file; the number of files beyond the limit, and the first of these.
@@ -66,11 +69,13 @@ pub(super) fn is_ignored(path: &Path) -> bool {
 }
 
 fn fingerprint(metadata: &fs::Metadata) -> Fingerprint {
+    let ns = |seconds: i64, ns: i64| i128::from(seconds) * 1_000_000_000 + i128::from(ns);
     Fingerprint {
+        device: metadata.dev(),
         inode: metadata.ino(),
         size: metadata.size(),
-        modified_ns: i128::from(metadata.mtime()) * 1_000_000_000
-            + i128::from(metadata.mtime_nsec()),
+        modified_ns: ns(metadata.mtime(), metadata.mtime_nsec()),
+        changed_ns: ns(metadata.ctime(), metadata.ctime_nsec()),
     }
 }
 
@@ -96,4 +101,32 @@ pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
 
 fn not_a_file() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use super::*;
+
+    #[test]
+    fn a_version_with_the_size_and_the_time_of_the_one_before_is_another_one() {
+        let path = std::env::temp_dir().join(format!("coracle-same-{}.yaml", std::process::id()));
+        let modified = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
+        let version = |text: &str| {
+            let mut file = File::options();
+            let file = file.write(true).create(true).truncate(true).open(&path);
+            let mut file = file.expect("opened");
+            io::Write::write_all(&mut file, text.as_bytes()).expect("written");
+            file.set_modified(modified).expect("set");
+            fingerprint(&file.metadata().expect("there"))
+        };
+        let one = version("a: 1");
+        // The kernel's clock for files is coarse: it may take some milliseconds.
+        let mut others = (0..1_000_000).map(|_| version("a: 2"));
+        let other = others.find(|other| *other != one).expect("told apart");
+        let same = |of: &Fingerprint| (of.inode, of.size, of.modified_ns);
+        assert_eq!(same(&one), same(&other));
+        fs::remove_file(path).expect("removed");
+    }
 }

@@ -9,6 +9,7 @@ mod entry;
 mod files;
 mod instead;
 mod preview;
+mod resolve;
 mod rows;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +20,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1 as core;
 
 use super::bundles::disk as bundles;
-use super::conflicts::{conflicts, forbidden_changes, shrunk_claims};
+use super::conflicts::shrunk_claims;
 use super::memory::SMALL;
 use crate::effects::credential::Credentials;
 use crate::effects::volume::claim;
@@ -29,7 +30,7 @@ use crate::plan::workload::revisions::Overrides;
 use crate::spec::node_ports::{self, PortOf};
 use crate::spec::priority::PriorityClasses;
 use crate::spec::{Configuration, Pins, PodSecurity, PodUid, ServiceDocument, Workload};
-use crate::types::{Gather, InOrder, Wall};
+use crate::types::{Gather, Wall};
 
 use entry::{Due, Entry, Reader, SETTLE_MS};
 use files::{Fingerprint, list};
@@ -89,6 +90,8 @@ pub(super) struct Manifests {
     bundled: BTreeMap<PathBuf, Pins>,
     /// The file of `staticPodURL`, if there is one. It is complete when it has its name.
     fetched: Option<PathBuf>,
+    /// Files that were being written when last heard of.
+    written: BTreeSet<PathBuf>,
     entries: BTreeMap<PathBuf, Entry>,
     /// What was in force before the agent restart, by file. It stays in force while the file is broken or out of
     /// reach.
@@ -151,6 +154,7 @@ impl Manifests {
             bundles: None,
             bundled: BTreeMap::new(),
             fetched: None,
+            written: BTreeSet::new(),
             entries: BTreeMap::new(),
             inherited,
             classes: PriorityClasses::new(),
@@ -202,6 +206,11 @@ impl Manifests {
         self.instead = instead;
     }
 
+    /// Knows which files have been changed and not closed since.
+    pub(super) fn set_written(&mut self, written: BTreeSet<PathBuf>) {
+        self.written = written;
+    }
+
     /// Scans all files. The `closed` ones are known to be complete (closed after writing, or renamed to their
     /// place); with `all_closed` every file is taken as it is. `running` pods are preferred in name conflicts.
     pub(super) fn scan(
@@ -230,15 +239,7 @@ impl Manifests {
                 break found;
             }
         };
-        for (path, entry) in &mut self.entries {
-            if entry.applied.is_none() && !entry.errors.is_empty() {
-                entry.applied = self
-                    .inherited
-                    .remove(path)
-                    .map(Loaded::inherited)
-                    .map(Arc::new);
-            }
-        }
+        self.begin_with_inherited();
         if scan.changed {
             let sealed = self.entries.values().flat_map(|entry| &entry.sealed);
             self.credentials.keep(&sealed.copied().gather());
@@ -278,9 +279,16 @@ impl Manifests {
             match entry.due(*fingerprint, now_ms, complete) {
                 Due::Never => {}
                 Due::Now => {
-                    self.read_version(path, *fingerprint);
-                    scan.changed = true;
                     scan.freed_bytes += fingerprint.size + SMALL;
+                    let next = self.version(path, *fingerprint);
+                    let unfinished = !complete && self.written.contains(path);
+                    let entry = self.entries.entry(path.clone()).or_default();
+                    if let Some(wait) = entry.hold(&next, now_ms).filter(|_| unfinished) {
+                        scan.again_in(wait);
+                        continue;
+                    }
+                    *entry = next;
+                    scan.changed = true;
                 }
                 Due::In(wait) => scan.again_in(wait),
             }
@@ -410,17 +418,20 @@ impl Manifests {
     }
 
     /// Reads this version of a file, with what the other files leave to it.
-    fn read_version(&mut self, path: &Path, fingerprint: Fingerprint) {
-        let beside = self.classes_beside(path);
-        let room = self.room_beside(path);
-        let entry = self.entries.entry(path.to_owned()).or_default();
+    fn version(&self, path: &Path, fingerprint: Fingerprint) -> Entry {
         let reader = Reader {
             node_name: &self.node_name,
             pod_security: self.pod_security,
-            classes: &beside,
+            classes: &self.classes_beside(path),
             credentials: &self.credentials,
         };
-        entry.read_version(path, fingerprint, &reader, room);
+        let applied = self.entries.get(path).and_then(|e| e.applied.clone());
+        Entry::read(
+            applied,
+            (path, fingerprint),
+            &reader,
+            self.room_beside(path),
+        )
     }
 
     /// How many bytes and objects this file may still have.
@@ -490,47 +501,6 @@ impl Manifests {
                     .map(|pod| (pod.uid.clone(), path.clone()))
             })
             .gather()
-    }
-
-    /// Puts candidates into effect unless they conflict with another file: the same name, or something that only
-    /// one object can have.
-    fn resolve(&mut self, running: &BTreeSet<PodUid>) {
-        let circular = self.refuse_circles();
-        let mut order: Vec<PathBuf> = self
-            .entries
-            .iter()
-            .filter(|(path, entry)| entry.candidate.is_some() && !circular.contains(*path))
-            .map(|(path, _)| path.clone())
-            .collect();
-        let runs = |path: &PathBuf| {
-            let candidate = self.entries[path].candidate.as_deref();
-            candidate.is_some_and(|loaded| loaded.pods.iter().any(|pod| running.contains(&pod.uid)))
-        };
-        order.order_by_key(|path| !runs(path));
-        for path in order {
-            let entry = self.entries.get_mut(&path).expect("listed above");
-            let candidate = entry.candidate.take().expect("filtered above");
-            let others: Vec<(&Path, &Loaded)> = self
-                .entries
-                .iter()
-                .filter(|(other, _)| **other != path)
-                .filter_map(|(other, entry)| Some((other.as_path(), entry.applied.as_deref()?)))
-                .collect();
-            let own = self.entries[&path].applied.as_deref();
-            let mut found = conflicts(&path, &candidate, &others);
-            found.extend(forbidden_changes(&path, &candidate, own));
-            // Those that wait, too: it is not known yet which of them will be in effect.
-            let waiting = self.entries.values().filter_map(|e| e.candidate.as_deref());
-            let others = others.iter().map(|(_, loaded)| *loaded).chain(waiting);
-            found.extend(self.sizes.shrunk(&path, &candidate, others));
-            let entry = self.entries.get_mut(&path).expect("listed above");
-            entry.conflicts = found;
-            if entry.conflicts.is_empty() {
-                entry.applied = Some(candidate);
-            } else {
-                entry.candidate = Some(candidate);
-            }
-        }
     }
 
     /// Gives the pods that restart on changes of their configuration another identity where it has changed.

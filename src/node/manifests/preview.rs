@@ -122,7 +122,7 @@ impl InEffect {
             let others: Vec<(&Path, &Loaded)> = others
                 .map(|(path, loaded)| (path.as_path(), &**loaded))
                 .collect();
-            one.errors = conflicts(&one.path, loaded, &others);
+            one.errors = conflicts(&one.path, loaded, &others, self.bundles.as_deref());
             let own = self.file(&one.path);
             one.errors.extend(forbidden_changes(&one.path, loaded, own));
             if let Some(folder) = &folder {

@@ -91,9 +91,11 @@ pub(super) async fn watch(tools: Tools, recovered: Vec<Arc<PodSpec>>) {
     loop {
         let scan;
         let (instead, layout) = (tools.instead.now(), config.layout.clone());
+        let written = watch.written().clone();
         (manifests, (scan, running)) = crate::node::unblock(move || {
             let mut manifests = manifests;
             manifests.set_instead(instead);
+            manifests.set_written(written);
             let scan = manifests.scan(clock::boot_ms(), &closed, first, &running);
             if scan.changed || first {
                 sources::write(&layout, &manifests);
