@@ -408,6 +408,46 @@ fn what_pods_run_without_is_passed_over_beside_them_with_a_warning() {
 }
 
 #[test]
+fn what_is_shown_of_a_document_is_a_manifest_again() {
+    let agent = agent();
+    // As people write it, and as clients that know the types of fields refuse to read it.
+    let container = "        stdin: no\n        resources: {limits: {cpu: 1}}\n";
+    let none = "  replicas: 0\n";
+    let mut all = String::new();
+    for (kind, spec) in [
+        ("Deployment", none),
+        ("StatefulSet", none),
+        ("DaemonSet", ""),
+    ] {
+        let name = kind.to_lowercase();
+        all += &document(kind, &name, SLEEP, spec, container);
+        all += "---\n";
+    }
+    let pod = "{metadata: {labels: {a: b}}, spec: {restartPolicy: Never, containers: [{name: main, image: busybox:test}], \
+               volumes: [{name: c, configMap: {name: c, defaultMode: 0440}}]}}";
+    all += &format!(
+        "apiVersion: batch/v1\nkind: Job\nmetadata: {{name: job}}\nspec: {{suspend: yes, backoffLimit: 2.0, template: {pod}}}\n\
+         ---\napiVersion: batch/v1\nkind: CronJob\nmetadata: {{name: cronjob}}\n\
+         spec: {{schedule: '@yearly', suspend: yes, jobTemplate: {{spec: {{template: {pod}}}}}}}\n"
+    );
+    agent.write("all.yaml", &all);
+    for kind in ["deployment", "statefulset", "daemonset", "job", "cronjob"] {
+        let name = format!("{kind}/{kind}");
+        agent.ok(&["wait", "--for=create", &name, "--timeout=1m"]);
+        let shown = agent.ok(&["get", &name, "-o", "yaml"]);
+        let file = agent.root.join("shown.yaml");
+        std::fs::write(&file, &shown).expect("temp dir");
+        let said = agent.ok(&["validate", file.to_str().expect("utf-8")]);
+        assert!(said.contains(": ok: "), "{said}\n{shown}");
+        assert!(!said.contains("warning"), "{said}\n{shown}");
+        if kind.ends_with("job") {
+            let shown = agent.ok(&["get", &name, "-o", "jsonpath={.spec.suspend}"]);
+            assert_eq!(shown, "true");
+        }
+    }
+}
+
+#[test]
 fn a_job_is_shown_as_complete_and_its_pod_removed_once_that_is_on_disk() {
     let agent = agent();
     let job = format!(
