@@ -27,6 +27,7 @@ mod describe_configuration;
 mod describe_container;
 mod describe_node;
 mod describe_probe;
+mod describe_security;
 mod describe_service;
 mod describe_workload;
 mod directories;
