@@ -20,6 +20,11 @@ pub(super) fn run(client: &Client, args: &DebugArgs) -> Result<ExitCode> {
             "-i/--stdin is required for containers with -t/--tty=true",
         ));
     }
+    let attached = args.attach.unwrap_or(args.stdin);
+    let tty = match attached {
+        true => session::gets_terminal(args.stdin, args.tty),
+        false => args.tty,
+    };
     let path = pod_path(&args.namespace.namespace, pod);
     let shown = client.get(&path)?;
     let name = match &args.container {
@@ -35,7 +40,7 @@ pub(super) fn run(client: &Client, args: &DebugArgs) -> Result<ExitCode> {
     if let Some(target) = args.target.as_ref().filter(|_| !args.quiet) {
         put(format!("Targeting container \"{target}\".\n").as_bytes())?;
     }
-    let added = json!({ "spec": { "ephemeralContainers": [container(args, &name)?] } });
+    let added = json!({ "spec": { "ephemeralContainers": [container(args, &name, tty)?] } });
     if named(&shown["spec"]["ephemeralContainers"], &name).is_some() {
         return Err(CliError::new(format!(
             "pod {pod} has an ephemeral container `{name}` already"
@@ -47,12 +52,12 @@ pub(super) fn run(client: &Client, args: &DebugArgs) -> Result<ExitCode> {
         &format!("{path}/ephemeralcontainers"),
         Some(&added),
     )?;
-    if !args.attach.unwrap_or(args.stdin) {
+    if !attached {
         return Ok(ExitCode::SUCCESS);
     }
     let manner = Manner {
         stdin: args.stdin,
-        tty: args.tty,
+        tty,
         detachable: true,
     };
     let code = match wait(client, args, (pod, &name), true)? {
@@ -92,12 +97,12 @@ fn log(client: &Client, pod: &str, container: &str, code: i32) -> Result<ExitCod
 }
 
 /// Builds the ephemeral container to send.
-fn container(args: &DebugArgs, name: &str) -> Result<Value> {
+fn container(args: &DebugArgs, name: &str, tty: bool) -> Result<Value> {
     let mut container = json!({
         "name": name, "image": args.image, "terminationMessagePolicy": "File",
-        "stdin": args.stdin, "tty": args.tty,
+        "stdin": args.stdin, "tty": tty,
     });
-    if args.stdin && !args.tty {
+    if args.stdin && !tty {
         // Piped input has an end, and programs wait for it.
         container["stdinOnce"] = json!(true);
     }

@@ -228,14 +228,14 @@ pub(super) fn page(pod: &Pod, events: &[Value], files: &[FileStatus], cgroups: &
     let empty = Vec::new();
     if let Some(init) = spec.init_containers.as_ref().filter(|i| !i.is_empty()) {
         let statuses = status.init_container_statuses.as_ref().unwrap_or(&empty);
-        containers(&mut page, "Init Containers", init, statuses);
+        containers(&mut page, ("Init Containers", &spec), init, statuses);
     }
     let statuses = status.container_statuses.as_ref().unwrap_or(&empty);
-    containers(&mut page, "Containers", &spec.containers, statuses);
+    containers(&mut page, ("Containers", &spec), &spec.containers, statuses);
     if let Some(added) = spec.ephemeral_containers.as_ref().filter(|a| !a.is_empty()) {
         let statuses = status.ephemeral_container_statuses.as_ref();
         let shown: Vec<Container> = added.iter().map(ephemeral::as_container).collect();
-        let title = "Ephemeral Containers";
+        let title = ("Ephemeral Containers", &spec);
         containers(&mut page, title, &shown, statuses.unwrap_or(&empty));
     }
     readiness_gates(&mut page, &spec, &status);

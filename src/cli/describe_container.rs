@@ -2,15 +2,17 @@
 
 use std::fmt::Write as _;
 
-use k8s_openapi::api::core::v1::{Container, ContainerPort, ContainerState, ContainerStatus};
+use k8s_openapi::api::core::v1::{
+    Container, ContainerPort, ContainerState, ContainerStatus, PodSpec,
+};
 
 use super::describe::{Page, text, time};
 use super::table::one_line;
 
-/// Adds a block of containers, each with its status.
+/// Adds a block of containers of a pod, each with its status.
 pub(super) fn containers(
     page: &mut Page,
-    title: &str,
+    (title, pod): (&str, &PodSpec),
     all: &[Container],
     statuses: &[ContainerStatus],
 ) {
@@ -51,6 +53,7 @@ pub(super) fn containers(
             page.line(4, "Restart Count", status.restart_count);
         }
         limits(page, container);
+        super::describe_security::lines(page, pod.security_context.as_ref(), container, status);
         for (title, probe) in [
             ("Liveness", &container.liveness_probe),
             ("Readiness", &container.readiness_probe),
@@ -183,7 +186,8 @@ mod tests {
         let mut shown = Page(String::new());
         let container = Container::deserialize(&container).unwrap();
         let status = ContainerStatus::deserialize(&status).unwrap();
-        containers(&mut shown, "Containers", &[container], &[status]);
+        let pod = PodSpec::default();
+        containers(&mut shown, ("Containers", &pod), &[container], &[status]);
         assert!(!shown.0.contains('\u{1b}'), "{}", shown.0);
         for line in [
             "      \\u{1b}c",

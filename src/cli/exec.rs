@@ -12,26 +12,26 @@ use super::target::pod_of;
 use crate::api::encode;
 
 pub(super) fn run(client: &Client, args: &ExecArgs) -> Result<ExitCode> {
-    let manner = Manner {
-        stdin: args.stdin,
-        tty: args.tty,
-        detachable: false,
-    };
     let pod = pod_of(client, &args.namespace.namespace, &args.pod)?;
     let given = args.container.as_deref();
     let container = container::of(client, &args.namespace.namespace, &pod, given)?;
-    session::run(client, &path(args, &pod, &container), manner)
+    let manner = Manner {
+        stdin: args.stdin,
+        tty: session::gets_terminal(args.stdin, args.tty),
+        detachable: false,
+    };
+    session::run(client, &path(args, manner, (&pod, &container)), manner)
 }
 
-fn path(args: &ExecArgs, pod: &str, container: &str) -> String {
+fn path(args: &ExecArgs, manner: Manner, (pod, container): (&str, &str)) -> String {
     let mut path = format!(
         "{}/exec?stdin={}&tty={}&container={}",
         pod_path(&args.namespace.namespace, pod),
-        args.stdin,
-        args.tty,
+        manner.stdin,
+        manner.tty,
         encode(container)
     );
-    if let Some((columns, rows)) = session::size().filter(|_| args.tty) {
+    if let Some((columns, rows)) = session::size().filter(|_| manner.tty) {
         path.push_str(&format!("&cols={columns}&rows={rows}"));
     }
     for word in &args.command {

@@ -11,8 +11,12 @@ use super::args::FsckArgs;
 use super::client::Client;
 use super::error::{CliError, Result};
 use super::put;
+use super::table::one_line;
 use crate::images::{self, Check, Contents, Damage, ImageStore, ImportOptions, Lost};
 use crate::layout::Layout;
+use crate::spec::PodUid;
+use crate::sys::file;
+use crate::types::InOrder;
 
 const MEND: &str = "`coracle fsck --repair` removes what is damaged while no pod runs, and so does a start of the node \
                     after a power cut; archives in preload directories are imported again then";
@@ -33,10 +37,16 @@ pub(super) fn run(client: &Client, args: &FsckArgs) -> Result<ExitCode> {
     if !path.is_dir() {
         return Err(failed().because("there is no such directory"));
     }
-    let pods = std::fs::read_dir(layout.pods_run_dir());
-    if args.repair && pods.is_ok_and(|mut pods| pods.next().is_some()) {
-        return Err(CliError::new("pods are running, and may use what would be removed")
-            .hint("move their manifests away first, or let the node check its images at the next start"));
+    let pods = match args.repair {
+        true => users(&layout),
+        false => Vec::new(),
+    };
+    if !pods.is_empty() {
+        let pods = pods.join(", ");
+        return Err(CliError::new(format!(
+            "pods are running, and may use what would be removed: {pods}"
+        ))
+        .hint("`coracle drain` stops them, or let the node check its images at the next start"));
     }
     let because = |why| failed().because(crate::chain(&why));
     let store = ImageStore::open(&path).map_err(because)?;
@@ -73,6 +83,33 @@ pub(super) fn run(client: &Client, args: &FsckArgs) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     Err(CliError::new(format!("{} damaged", check.damage.len())).hint(MEND))
+}
+
+/// The pods that may use images: all that have a folder, except those whose sandbox was removed because they had
+/// finished. The agent takes that mark away before it makes another sandbox.
+fn users(layout: &Layout) -> Vec<String> {
+    let folders = std::fs::read_dir(layout.pods_run_dir());
+    let uids = folders.into_iter().flatten().flatten();
+    let uids = uids.map(|folder| PodUid::from(&*folder.file_name().to_string_lossy()));
+    let runs = |uid: &PodUid| !layout.pod_run(uid).finished().exists();
+    let mut pods: Vec<String> = uids
+        .filter(runs)
+        .map(|uid| name(layout, &uid).unwrap_or_else(|| uid.to_string()))
+        .collect();
+    pods.order();
+    pods
+}
+
+/// `namespace/name`, from the pod's manifest.
+fn name(layout: &Layout, uid: &PodUid) -> Option<String> {
+    let text = file::read_record(layout.pod_run(uid).manifest()).ok()?;
+    let pod: Value = serde_json::from_slice(&text).ok()?;
+    let word = |field: &str| pod["metadata"][field].as_str();
+    Some(one_line(&format!(
+        "{}/{}",
+        word("namespace")?,
+        word("name")?
+    )))
 }
 
 /// Compares contents, with a bar on a terminal.
@@ -278,5 +315,34 @@ impl Report<'_> {
             }
         }
         text + "\n"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn only_pods_that_have_finished_use_no_images() {
+        let folder = std::env::temp_dir().join(format!("coracle-fsck-{}", std::process::id()));
+        let layout = Layout {
+            run_dir: folder.clone(),
+            ..Layout::default()
+        };
+        assert!(users(&layout).is_empty(), "no folder");
+        for (uid, name) in [("uid-1", "shop/web"), ("uid-2", "shop/job"), ("uid-3", "")] {
+            let run = layout.pod_run(&PodUid::from(uid));
+            fs::create_dir_all(&run.dir).unwrap();
+            if let Some((namespace, name)) = name.split_once('/') {
+                let pod = json!({ "metadata": { "namespace": namespace, "name": name } });
+                fs::write(run.manifest(), pod.to_string()).unwrap();
+            }
+        }
+        assert_eq!(users(&layout), ["shop/job", "shop/web", "uid-3"]);
+        fs::write(layout.pod_run(&PodUid::from("uid-2")).finished(), "").unwrap();
+        assert_eq!(users(&layout), ["shop/web", "uid-3"]);
+        fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -27,6 +27,7 @@ mod describe_configuration;
 mod describe_container;
 mod describe_node;
 mod describe_probe;
+mod describe_security;
 mod describe_service;
 mod describe_workload;
 mod directories;
@@ -48,6 +49,7 @@ mod jsonpath;
 mod leading;
 mod logs;
 mod meant;
+mod meant_below;
 mod node_run;
 mod output;
 mod plan;
@@ -92,7 +94,8 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let cli = match Cli::try_parse_from(&args) {
         Ok(cli) => cli,
         Err(error) => {
-            if let Some(error) = meant::instead(&error, &args) {
+            let meant = meant::instead(&error, &args);
+            if let Some(error) = meant.or_else(|| meant_below::instead(&error, &args)) {
                 eprintln!("{error}");
                 return ExitCode::from(error.exit_code());
             }

@@ -43,6 +43,20 @@ enum End {
     Unwritten(io::Error),
 }
 
+/// Whether the program gets a terminal, if one is asked for. As with kubectl, input that is not from a terminal goes to a
+/// program without one: on a terminal it would be echoed, and its end would not be seen.
+pub(super) fn gets_terminal(stdin: bool, tty: bool) -> bool {
+    if tty && stdin && tcgetattr(io::stdin()).is_err() {
+        warn_no_terminal();
+        return false;
+    }
+    tty
+}
+
+fn warn_no_terminal() {
+    eprintln!("Unable to use a TTY - input is not a terminal or the right kind of file");
+}
+
 /// Runs a session until the program has ended, and returns its exit code, or until the user detaches.
 pub(super) fn run(client: &Client, path: &str, manner: Manner) -> Result<ExitCode> {
     let terminal = match manner.tty && manner.stdin {
@@ -50,7 +64,8 @@ pub(super) fn run(client: &Client, path: &str, manner: Manner) -> Result<ExitCod
         false => None,
     };
     if manner.tty && manner.stdin && terminal.is_none() {
-        eprintln!("Unable to use a TTY - input is not a terminal or the right kind of file");
+        // The container's terminal is there in any case: `attach` cannot choose.
+        warn_no_terminal();
     }
     let (write, read) = client.upgrade(path, frame::PROTOCOL)?;
     let wakeups =

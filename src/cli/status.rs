@@ -28,9 +28,11 @@ pub(super) fn run(client: &Client, args: &OutputArgs) -> Result<ExitCode> {
         jobs: client.get("/apis/batch/v1/jobs")?,
         services: client.get("/api/v1/services")?,
         summary: client.get("/stats/summary")?,
+        settings: client.get("/configz")?,
     };
     let mut troubles = seen.troubles();
     let well = troubles.is_empty();
+    troubles.extend(seen.pending_settings());
     // Said, but no fault of a box without a network: pods do not depend on it.
     if let Some((detail, hint)) = doctor::time_problem() {
         troubles.push(Trouble::new("time", "", detail, hint));
@@ -53,6 +55,7 @@ struct Seen {
     jobs: Value,
     services: Value,
     summary: Value,
+    settings: Value,
 }
 
 /// Something that is not well.
@@ -94,7 +97,18 @@ impl Seen {
 
     fn troubles(&self) -> Vec<Trouble> {
         let mut found = self.of_node();
-        for file in list(&self.files["items"]).filter(|file| file["state"] != "Loaded") {
+        if let Some(problem) = self.settings["coracle"]["problem"].as_str() {
+            let message = format!("the files are invalid and not in force: {problem}");
+            found.push(Trouble::new(
+                "settings",
+                "",
+                message,
+                "coracle config print",
+            ));
+        }
+        // Beside a refused file is listed what it said before and stays in force: `Superseded`.
+        let well = |file: &&Value| matches!(word(&file["state"]), "Loaded" | "Superseded");
+        for file in list(&self.files["items"]).filter(|file| !well(file)) {
             let path = word(&file["path"]);
             let name = path.rsplit('/').next().unwrap_or(path);
             let (error, remedy) = match file["state"] == "RolledBack" {
@@ -108,6 +122,18 @@ impl Seen {
         found.extend(list(&self.jobs["items"]).filter_map(of_job));
         found.extend(list(&self.services["items"]).filter_map(of_service));
         found
+    }
+
+    /// Settings that wait for the next start of the agent. They are said, but are no fault.
+    fn pending_settings(&self) -> Option<Trouble> {
+        let pending = self.settings["coracle"]["pending"].as_object()?;
+        let pending: Vec<String> = pending
+            .iter()
+            .map(|(path, then)| format!("{path}: {}", word(then)))
+            .collect();
+        let message = format!("from the next start on: {}", pending.join(", "));
+        let remedy = "systemctl restart coracle";
+        (!pending.is_empty()).then(|| Trouble::new("settings", "", message, remedy))
     }
 
     /// Conditions, the cordon, full disks.
@@ -294,6 +320,8 @@ fn of_pod(pod: &Value) -> Option<Trouble> {
     let why = health::why(status);
     let remedy = match &why {
         why if why.starts_with("WaitingForDependencies") => "coracle boot".to_owned(),
+        // The program never ran, so there is no log of it.
+        why if why.contains(health::START_ERROR) => format!("coracle describe pod{option} {name}"),
         why if why.contains("CrashLoopBackOff") => {
             format!("coracle logs{option} {name} --previous")
         }
@@ -409,6 +437,12 @@ mod tests {
                 waiting("CrashLoopBackOff"),
                 Some("coracle logs web --previous"),
             ),
+            (
+                json!({ "phase": "Running", "conditions": ready("False"), "containerStatuses": [{ "name": "main",
+                    "state": { "waiting": { "reason": "CrashLoopBackOff" } },
+                    "lastState": { "terminated": { "exitCode": 128, "reason": "StartError", "message": "no `nc`" } } }] }),
+                Some("coracle describe pod web"),
+            ),
             (waiting("ImagePullBackOff"), Some("coracle image ls")),
             (
                 waiting("CreateContainerError"),
@@ -427,6 +461,37 @@ mod tests {
             let remedy = found.as_ref().map(|trouble| trouble.remedy.as_str());
             assert_eq!(remedy, expected, "{status}");
         }
+    }
+
+    #[test]
+    fn a_refused_file_is_named_once() {
+        let file = |state: &str, errors: Value| json!({ "path": "/m/a.yaml", "state": state, "errors": errors });
+        let seen = Seen {
+            files: json!({ "items": [
+                file("Rejected", json!(["1:1: no YAML"])), file("Superseded", json!([])) ] }),
+            ..Seen::default()
+        };
+        let found: Vec<String> = seen.troubles().into_iter().map(|t| t.message).collect();
+        assert_eq!(found, ["1:1: no YAML"]);
+    }
+
+    #[test]
+    fn settings_that_are_refused_are_a_fault_and_those_that_wait_are_none() {
+        let seen = |coracle: Value| Seen {
+            settings: json!({ "coracle": coracle }),
+            ..Seen::default()
+        };
+        let fine = seen(json!({ "pending": {}, "problem": null }));
+        assert_eq!((fine.troubles(), fine.pending_settings()), (vec![], None));
+        let broken = seen(json!({ "pending": {}, "problem": "config.yaml:2:1: unknown field" }));
+        let found = broken.troubles();
+        assert_eq!(found[0].about, "settings");
+        assert!(found[0].message.ends_with("config.yaml:2:1: unknown field"));
+        assert_eq!(found[0].remedy, "coracle config print");
+        let waiting = seen(json!({ "pending": { "podPidsLimit": "78" }, "problem": null }));
+        assert_eq!(waiting.troubles(), []);
+        let said = waiting.pending_settings().expect("it waits");
+        assert_eq!(said.message, "from the next start on: podPidsLimit: 78");
     }
 
     #[test]

@@ -48,6 +48,33 @@ fn exec_runs_with_the_containers_confinement_and_returns_the_commands_code() {
 }
 
 #[test]
+fn input_that_is_not_from_a_terminal_goes_to_a_program_without_one() {
+    let agent = Agent::start();
+    agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
+    agent.wait_running("a");
+    let debug = ["debug", "-it", "-q", "a", "--image", "busybox:test"];
+    for command in [&["exec", "-it", "a"][..], &debug] {
+        let mut child = coracle()
+            .args(command)
+            .args(["--", "sh", "-c", "tty; cat"])
+            .env("CORACLE_SOCKET", agent.socket())
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .expect("coracle runs");
+        let mut input = child.stdin.take().expect("piped");
+        std::io::Write::write_all(&mut input, b"through\n").expect("written");
+        drop(input);
+        let output = child.wait_with_output().expect("ends");
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(said, "not a tty\nthrough\n", "{command:?}");
+        let warned = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(warned.matches("Unable to use a TTY").count(), 1, "{warned}");
+    }
+}
+
+#[test]
 fn exec_with_a_terminal_uses_a_terminal_of_the_container() {
     use std::io::{Read, Write};
     let agent = Agent::start();

@@ -433,7 +433,18 @@ fn a_repair_imports_preloaded_archives_again() {
     fs::rename(staged, &archive).expect("renamed");
     agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
     agent.wait_running("a");
+    agent.write(
+        "done.yaml",
+        &shell_pod("done", "exit 0", "  restartPolicy: Never\n", ""),
+    );
+    let done = agent.wait_phase("done", "Succeeded")["metadata"]["uid"].clone();
     let (root, run) = (agent.root.join("root"), agent.root.join("run"));
+    let finished = format!("pods/{}/finished", done.as_str().expect("a uid"));
+    let deadline = std::time::Instant::now() + common::PATIENCE;
+    while !run.join(&finished).exists() {
+        assert!(std::time::Instant::now() < deadline, "{}", agent.log());
+        std::thread::sleep(Duration::from_millis(20)); // No client sees the removal of a sandbox.
+    }
     let fsck = |more: &[&str]| {
         let place = ["fsck", "--root", root.to_str().expect("utf-8")];
         let run = ["--run-dir", run.to_str().expect("utf-8")];
@@ -443,7 +454,10 @@ fn a_repair_imports_preloaded_archives_again() {
     let layer = layers.flatten().next().expect("a layer").path();
     let refused = fsck(&["--deep", "--repair"]);
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(said.contains("pods are running"), "{said}");
+    assert!(
+        said.contains("pods are running") && said.contains("removed: default/a\n"),
+        "{said}"
+    );
     agent.remove("a.yaml");
     agent.wait_gone("a");
     // A bit flips in a file; all its names have the same content.

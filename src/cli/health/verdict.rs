@@ -12,6 +12,9 @@ const MAX_PROBLEMS: usize = 16;
 /// The longest message of one, in characters.
 const MAX_MESSAGE: usize = 200;
 
+/// The reason of a run whose program could not be executed.
+pub(in crate::cli) const START_ERROR: &str = "StartError";
+
 /// What the agent shows.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
@@ -156,9 +159,9 @@ pub(in crate::cli) fn why(status: &Value) -> String {
     for container in containers() {
         let name = container["name"].as_str().unwrap_or_default();
         let (state, last) = (&container["state"], &container["lastState"]["terminated"]);
-        let ended = [&state["terminated"], last];
-        let code = ended.iter().find_map(|end| end["exitCode"].as_i64());
-        let code = code.map_or(String::new(), |code| format!(", last exit code {code}"));
+        let mut ended = [&state["terminated"], last].into_iter();
+        let code = ended.find(|end| end["exitCode"].is_i64());
+        let code = code.map_or(String::new(), how_ended);
         match state["waiting"]["reason"].as_str() {
             // They wait for others.
             Some("PodInitializing" | "ContainerCreating") => {}
@@ -177,6 +180,14 @@ pub(in crate::cli) fn why(status: &Value) -> String {
             format!("container `{name}` runs, but is not ready")
         }
         None => format!("not ready, its phase is {phase}"),
+    }
+}
+
+/// How a run ended, to be put behind why there is no other one. No log has what kept a program from being started.
+fn how_ended(end: &Value) -> String {
+    match (end["reason"].as_str(), end["message"].as_str()) {
+        (Some(reason @ START_ERROR), Some(message)) => format!(", {reason}: {message}"),
+        _ => format!(", last exit code {}", end["exitCode"]),
     }
 }
 
@@ -209,6 +220,10 @@ mod tests {
             "name": "main", "ready": false,
             "state": { "waiting": { "reason": "CrashLoopBackOff", "message": "back-off 10s restarting" } },
             "lastState": { "terminated": { "exitCode": 3 } },
+        }] });
+        let not_started = json!({ "phase": "Running", "containerStatuses": [{ "name": "main",
+            "state": { "waiting": { "reason": "CrashLoopBackOff" } },
+            "lastState": { "terminated": { "exitCode": 128, "reason": "StartError", "message": "no `nc` in $PATH" } },
         }] });
         let unready = json!({ "phase": "Running", "conditions": [], "containerStatuses": [
             { "name": "ok", "ready": true, "state": { "running": {} } },
@@ -265,6 +280,12 @@ mod tests {
                 "True",
                 vec![pod(yes, crashing)],
                 "!pod default/web: container `main` waits: CrashLoopBackOff, last exit code 3",
+            ),
+            (
+                "a program that is not in the image",
+                "True",
+                vec![pod(yes, not_started)],
+                "!pod default/web: container `main` waits: CrashLoopBackOff, StartError: no `nc` in $PATH",
             ),
             (
                 "a probe",
