@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::selector as chosen;
 use super::written::Spec;
-use super::{MAX_REPLICAS, WorkloadKind};
+use super::{MAX_REPLICAS, WorkloadKind, job};
 use crate::spec::error::{Path, Report};
 use crate::spec::value::Value;
 use crate::spec::{configuration, names, rollback, suggest};
@@ -34,6 +34,9 @@ pub(super) fn selector(
         }
         return;
     };
+    if kind == WorkloadKind::Job && job::is_made(chosen) {
+        return;
+    }
     if chosen::check(chosen, &at, report) && !controller {
         let kind = kind.as_str().to_lowercase();
         let detail = format_args!("empty selector is invalid for {kind}");

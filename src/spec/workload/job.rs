@@ -2,7 +2,7 @@
 //! pod here, that of the first index at its first try; [`PodSpec::of_job`] makes all others of it when they are due.
 
 use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector, Pod};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use serde::{Deserialize, Serialize};
 
 use super::WorkloadKey;
@@ -216,6 +216,16 @@ pub(super) fn job(spec: &Spec, pod: &Pod, path: &Path<'_>, report: &Report) -> J
 /// Kubernetes' own controller of Jobs, which a Job may name.
 const CONTROLLER: &str = "kubernetes.io/job-controller";
 
+/// Whether a server made this selector, as in a Job that a client has saved. Pods get the label of the Job that it becomes.
+pub(super) fn is_made(selector: &LabelSelector) -> bool {
+    let labels = selector.match_labels.iter().flatten();
+    let expressions = selector.match_expressions.as_deref().unwrap_or_default();
+    let mut names = labels.map(|(name, _)| name.as_str()).peekable();
+    names.peek().is_some()
+        && names.all(|name| [CONTROLLER_UID, "controller-uid"].contains(&name))
+        && expressions.is_empty()
+}
+
 fn check_replacement(spec: &Spec, path: &Path<'_>, report: &Report) {
     let at = path.field("podReplacementPolicy");
     match spec.pod_replacement_policy.as_str() {
@@ -230,7 +240,8 @@ fn check_replacement(spec: &Spec, path: &Path<'_>, report: &Report) {
         let why = "there is no other controller here";
         report.refuse(&path.field("managedBy"), why, "remove it");
     }
-    if spec.selector.is_some() && spec.manual_selector != Some(true) {
+    let written = spec.selector.as_ref().filter(|selector| !is_made(selector));
+    if written.is_some() && spec.manual_selector != Some(true) {
         report.error_hint(
             &path.field("selector"),
             "Invalid value: `selector` not auto-generated",
@@ -484,4 +495,32 @@ pub(super) fn edition(pod: &Pod, job: &Job, metadata: &ObjectMeta) -> PodUid {
         text += &serde_json::to_string(&job.success).unwrap_or_default();
     }
     uid::hash(&text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_selectors_of_a_jobs_uid_are_made_by_servers() {
+        let selector = |names: &[&str]| LabelSelector {
+            match_labels: Some(
+                names
+                    .iter()
+                    .map(|n| ((*n).to_owned(), "x".to_owned()))
+                    .collect(),
+            ),
+            ..LabelSelector::default()
+        };
+        for (names, made) in [
+            (&[CONTROLLER_UID][..], true),
+            (&["controller-uid"], true),
+            (&[CONTROLLER_UID, "controller-uid"], true),
+            (&[CONTROLLER_UID, "app"], false),
+            (&["app"], false),
+            (&[], false),
+        ] {
+            assert_eq!(is_made(&selector(names)), made, "{names:?}");
+        }
+    }
 }
