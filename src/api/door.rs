@@ -224,7 +224,7 @@ pub(crate) struct Guest {
     state: Mutex<State>,
     /// The connection has carried a large answer or body.
     large: AtomicBool,
-    /// A request is being answered.
+    /// A request is being answered whose answer ends without the client.
     asked: AtomicBool,
     /// To be woken when it is answered.
     held: Mutex<Option<Waker>>,
@@ -259,9 +259,10 @@ impl Guest {
         }
     }
 
-    /// Notes that a request's head has arrived. Dropping the result notes that the request is answered.
-    pub(crate) fn asks(self: &Arc<Self>) -> Asked {
-        self.asked.store(true, Ordering::Relaxed);
+    /// Notes that a request's head has arrived, and whether its answer ends without the client. Dropping the result notes
+    /// that the request is answered.
+    pub(crate) fn asks(self: &Arc<Self>, ends: bool) -> Asked {
+        self.asked.store(ends, Ordering::Relaxed);
         Asked(self.clone())
     }
 

@@ -24,6 +24,7 @@ use super::command::Command;
 use super::door::{Door, Guest, Held, Patience, Patient, Ticket};
 use super::error::{ApiError, RETRY_AFTER_S, ServeError};
 use super::images;
+use super::query::Query;
 use super::routes;
 use super::store::Store;
 use crate::layout::Layout;
@@ -135,7 +136,7 @@ async fn connection(
     let service = service_fn(move |request: Request<Incoming>| {
         let (guest, context, spawner) = (guest.clone(), context.clone(), spawner.clone());
         // Not in the future: the end of the client's input may be read before that is polled.
-        let asked = guest.asks();
+        let asked = guest.asks(ends(&request));
         async move {
             let answered = answer(request, &guest, patience, context, spawner).await;
             let (response, ticket) = match answered {
@@ -155,6 +156,14 @@ async fn connection(
     if let Err(error) = served {
         tracing::debug!("API connection ended: {error}");
     }
+}
+
+/// Whether the whole request is there, and its answer ends without the client: one that has stopped sending waits for it.
+/// A followed log may say nothing for days, and would keep its place for a client that is gone behind a proxy; a watch says
+/// something every minute.
+fn ends(request: &Request<Incoming>) -> bool {
+    let follows = Query::parse(request.uri().query()).flag("follow");
+    request.body().is_end_stream() && !follows.unwrap_or(false)
 }
 
 /// Reads the rest of a request, takes a place for it, and answers it. The place is to be held until the end of the

@@ -140,7 +140,8 @@ impl Watch {
                 let away = EventMask::MOVED_FROM | EventMask::DELETE;
                 if event.mask.intersects(complete | away) {
                     self.written.remove(&path);
-                } else if !event.mask.contains(EventMask::ISDIR) {
+                } else if event.mask.contains(EventMask::MODIFY) {
+                    // A link is made without ever being closed.
                     self.written.insert(path.clone());
                 }
                 if event.mask.intersects(complete) {
@@ -196,7 +197,9 @@ mod tests {
             watch.noticed();
             watch.ensure();
         }
-        let open = std::fs::File::create(target.join("b.yaml")).unwrap();
+        let mut open = std::fs::File::create(target.join("b.yaml")).unwrap();
+        std::io::Write::write_all(&mut open, b"b").unwrap();
+        std::os::unix::fs::symlink(dir.join("elsewhere"), target.join("link.yaml")).unwrap();
         assert_eq!(watch.noticed(), BTreeSet::new());
         assert_eq!(*watch.written(), [target.join("b.yaml")].into());
         drop(open);

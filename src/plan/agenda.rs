@@ -254,7 +254,7 @@ fn next_of_pod(state: &NodeState, pod: &PodState, now: Time) -> Step {
 }
 
 /// What a fact about a probe may change in the status or in the saved memory; `None` for any other fact.
-fn health(state: &NodeState, event: &Event) -> Option<Vec<Option<(bool, bool, bool)>>> {
+fn health(state: &NodeState, event: &Event) -> Option<Vec<Option<[bool; 4]>>> {
     let Event::Run {
         instance,
         fact: RunFact::ProbeStarted(_) | RunFact::ProbeDone { .. },
@@ -265,6 +265,9 @@ fn health(state: &NodeState, event: &Event) -> Option<Vec<Option<(bool, bool, bo
     let pod = state.pods.get(&instance.pod)?;
     let all = pod.containers.iter();
     let all = all.map(|c| c.run.running());
-    let health = |run: &Running| (run.started, run.ready, run.kill.is_some());
+    let health = |run: &Running| {
+        let unproved = run.tracks.readiness.unproved;
+        [run.started, run.ready, unproved, run.kill.is_some()]
+    };
     Some(all.map(|run| run.map(health)).collect())
 }

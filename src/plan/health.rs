@@ -11,6 +11,9 @@ pub struct Health {
     pub started: bool,
     /// It has passed its readiness probe, if it has one.
     pub ready: bool,
+    /// Its readiness probe was edited, and has not succeeded since.
+    #[serde(default)]
+    pub unproved: bool,
     /// Recent outcomes to the contrary, not often enough to count.
     #[serde(default)]
     pub streaks: Streaks,

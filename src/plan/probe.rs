@@ -151,6 +151,7 @@ impl Tracks {
         let (firsts, streaks) = (&known.firsts, &known.streaks);
         tracks.startup.result = (probes.startup.is_some() && known.started).then_some(true);
         tracks.readiness.result = (probes.readiness.is_some() && known.ready).then_some(true);
+        tracks.readiness.unproved = probes.readiness.is_some() && known.unproved;
         tracks.startup.resume(firsts.startup, streaks.startup);
         tracks.liveness.resume(firsts.liveness, streaks.liveness);
         tracks.readiness.resume(firsts.readiness, streaks.readiness);

@@ -28,6 +28,7 @@ impl ContainerState {
             of: Health {
                 started: run.started,
                 ready: run.ready,
+                unproved: run.tracks.readiness.unproved,
                 streaks: run.tracks.streaks(),
                 firsts: run.tracks.firsts(),
             },

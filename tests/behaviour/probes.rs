@@ -402,6 +402,7 @@ fn a_pod_is_not_ready_for_a_trial_until_its_edited_readiness_probe_has_succeeded
     );
     node.probe(&failure());
     node.wait(5_000);
+    let mut node = reborn(&node, &[&after], ready());
     assert_eq!(bundle::unready(&node.state, &after), waits);
     node.probe(&ProbeOutcome::Success);
     assert_eq!(bundle::unready(&node.state, &after), None);

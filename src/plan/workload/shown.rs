@@ -92,6 +92,14 @@ impl Shown {
     /// Adds what an API server fills in.
     fn fill_in(&self, spec: &mut Value) {
         let workload = &*self.workload;
+        if workload.job.is_some() {
+            for name in [CONTROLLER_UID, "controller-uid"] {
+                // One of the Job that a client saved.
+                if let Some(label) = spec["template"]["metadata"]["labels"].get_mut(name) {
+                    *label = json!(workload.revision);
+                }
+            }
+        }
         let mut default = |field: &str, value: Value| {
             if spec[field].is_null() && !value.is_null() {
                 spec[field] = value;

@@ -1,13 +1,13 @@
 //! Documents as an API server shows them: files may write `defaultMode: 0440`, `replicas: 1.0` or `suspend: yes`, which
 //! clients that know the types of fields refuse to read.
 
-use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::{WorkloadKind, cron, written};
+use super::{WorkloadKind, cron, job, written};
 use crate::spec::{decode, default};
 
 /// Gives the fields of an admitted document their types, and its template its defaults.
@@ -41,6 +41,13 @@ fn spec(kind: WorkloadKind, spec: &mut Value) {
     again::<written::Spec>(spec);
     said(spec);
     let selector = spec["selector"].take();
+    let made = kind == WorkloadKind::Job
+        && decode::object::<LabelSelector>(&selector).is_some_and(|s| job::is_made(&s));
+    let selector = match made {
+        // It names a Job that was.
+        true => Value::Null,
+        false => selector,
+    };
     let selector = match (selector.is_null(), of_labels) {
         // As servers fill it in where it need not be written. A Job's is made of its UID.
         (true, true) => labels,
@@ -64,16 +71,34 @@ fn template(written: Value) -> Value {
     };
     let node = pod.spec.as_mut().and_then(|spec| spec.node_name.take());
     let namespace = pod.metadata.namespace.take();
+    let before = pod.spec.clone();
     default::pod(&mut pod, "");
     pod.metadata.namespace = namespace;
-    if let Some(spec) = &mut pod.spec {
+    if let (Some(spec), Some(before)) = (&mut pod.spec, before) {
         spec.node_name = node;
+        as_in_templates(spec, before);
     }
     let mut shown = json!(pod);
     if let Some(shown) = shown.as_object_mut() {
         shown.retain(|field, _| ["metadata", "spec"].contains(&field.as_str()));
     }
     shown
+}
+
+/// Takes back the defaults that servers give to pods only: requests, and ports of the node for `hostNetwork`. An edit of
+/// what they follow would contradict them.
+fn as_in_templates(spec: &mut PodSpec, before: PodSpec) {
+    spec.resources = before.resources;
+    let init = spec.init_containers.iter_mut().flatten();
+    let all = init.chain(&mut spec.containers);
+    let inits = before.init_containers.into_iter().flatten();
+    for (container, before) in all.zip(inits.chain(before.containers)) {
+        container.resources = before.resources;
+        let ports = container.ports.iter_mut().flatten();
+        for (port, before) in ports.zip(before.ports.into_iter().flatten()) {
+            port.host_port = before.host_port;
+        }
+    }
 }
 
 /// Reads a part of a document as its type, and writes what it says.
@@ -216,6 +241,31 @@ mod tests {
         assert_eq!((read.suspend, limit), (Some(true), Some(0)));
         let job = read.job_template.spec.unwrap();
         assert_eq!((job.completions, job.selector), (Some(1), None));
+    }
+
+    #[test]
+    fn templates_have_no_defaults_that_follow_other_fields() {
+        let container = json!({ "name": "main", "image": "i", "ports": [{ "containerPort": 80 }],
+            "resources": { "limits": { "memory": "1Gi" } } });
+        let template = json!({ "spec": { "hostNetwork": true, "containers": [container] } });
+        let document = shown(WorkloadKind::DaemonSet, json!({ "template": template }));
+        let container = &document["spec"]["template"]["spec"]["containers"][0];
+        assert_eq!(
+            container["resources"],
+            json!({ "limits": { "memory": "1Gi" } })
+        );
+        assert_eq!(
+            container["ports"],
+            json!([{ "containerPort": 80, "protocol": "TCP" }])
+        );
+    }
+
+    #[test]
+    fn a_selector_of_a_job_that_was_is_left_out() {
+        let selector = json!({ "matchLabels": { "controller-uid": "x" } });
+        let spec = json!({ "selector": selector, "template": written() });
+        let document = shown(WorkloadKind::Job, spec);
+        assert_eq!(document["spec"].get("selector"), None);
     }
 
     #[test]
