@@ -158,9 +158,9 @@ async fn connection(
     }
 }
 
-/// Whether the whole request is there, and its answer ends without the client: one that has stopped sending waits for it.
-/// A followed log may say nothing for days, and would keep its place for a client that is gone behind a proxy; a watch says
-/// something every minute.
+/// Whether the whole request is there and its answer comes to an end by itself, so that a client that has stopped sending
+/// waits for it. A followed log may be silent for days, and would keep its place for a client that has gone behind a proxy;
+/// a watch has bookmarks.
 fn ends(request: &Request<Incoming>) -> bool {
     let follows = Query::parse(request.uri().query()).flag("follow");
     request.body().is_end_stream() && !follows.unwrap_or(false)

@@ -13,8 +13,8 @@ const BELOW: &[(&str, &[&str], &str)] = &[
     (
         "system",
         &["prune"],
-        "`coracle image prune --all` removes images that nothing uses, `coracle volume rm CLAIM` what a claim is bound to; \
-         nothing is left of other things",
+        "`coracle image prune --all` removes images that nothing uses, `coracle volume rm CLAIM` the data of a claim; \
+         there is nothing else to prune",
     ),
     (
         "system",

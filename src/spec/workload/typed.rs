@@ -1,5 +1,5 @@
-//! Documents as an API server shows them: files may write `defaultMode: 0440`, `replicas: 1.0` or `suspend: yes`, which
-//! clients that know the types of fields refuse to read.
+//! Documents as an API server shows them. A file may say `defaultMode: 0440`, `replicas: 1.0` or `suspend: yes`; clients
+//! that know the types of fields refuse to read that.
 
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
@@ -101,14 +101,14 @@ fn as_in_templates(spec: &mut PodSpec, before: PodSpec) {
     }
 }
 
-/// Reads a part of a document as its type, and writes what it says.
+/// Decodes a part of a document as its type, and encodes it again.
 fn again<T: DeserializeOwned + Serialize>(part: &mut Value) {
     if let Some(read) = decode::object::<T>(part) {
         *part = json!(read);
     }
 }
 
-/// Leaves out what says nothing, except in types of Kubernetes, which do so themselves.
+/// Leaves out empty values, except in Kubernetes' own types, which do so themselves.
 fn said(part: &mut Value) {
     match part {
         Value::Object(fields) => {
