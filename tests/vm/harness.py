@@ -20,7 +20,7 @@ from pathlib import Path
 import catalogue
 import registry
 import upgrades
-from machine import ARCHITECTURES, Failed, Machine
+from machine import ARCHITECTURES, LOGS, Failed, Machine
 
 HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parent.parent
@@ -54,7 +54,24 @@ def main():
     shutil.rmtree(results, ignore_errors=True)
     if arguments.shell:
         return Session(parts, payload, results, arguments).shell()
-    return run(chosen, lambda: Session(parts, payload, results, arguments), arguments)
+    booted = boot_once(chosen, parts, payload, results, arguments)
+    return run(chosen, lambda: Session(parts, payload, results, arguments, booted), arguments)
+
+
+def boot_once(chosen, parts, payload, results, arguments):
+    """Boots a machine from which all go on that have no options of their own; returns its folder. A boot takes longer than many scenarios."""
+    if len({s.machine for s in chosen if not s.options}) * arguments.repeat < 2:
+        return None
+    begin = time.monotonic()
+    machine = Machine(parts, payload, results / "booted", arguments.arch, kernel_file=arguments.kernel)
+    try:
+        machine.start()
+        machine.wait_booted()
+        machine.suspend()
+    finally:
+        machine.power_cut()
+    print(f"booted in {time.monotonic() - begin:.0f} s", flush=True)
+    return machine.folder
 
 
 def run(chosen, session, arguments):
@@ -237,8 +254,9 @@ class Session:
     # Of all sessions together.
     machines = itertools.count(1)
 
-    def __init__(self, parts, payload, results, arguments):
+    def __init__(self, parts, payload, results, arguments, booted=None):
         self.parts, self.payload, self.results, self.arguments = parts, payload, results, arguments
+        self.booted = booted
         self.machine = self.file = None
         self.lines = []
 
@@ -277,7 +295,8 @@ class Session:
             self.file = scenario.machine
             number = next(self.machines)
             folder = self.results / f"{number}-{scenario.machine}"
-            self.machine = Machine(self.parts, self.payload, folder, self.arguments.arch, kernel_file=self.arguments.kernel, **scenario.options)
+            options = scenario.options or {"booted": self.booted}
+            self.machine = Machine(self.parts, self.payload, folder, self.arguments.arch, kernel_file=self.arguments.kernel, **options)
             self.machine.start()
             self.machine.wait_booted()
             catalogue.prepare(self.machine, scenario)
@@ -292,7 +311,7 @@ class Session:
             self.lines += traceback.format_exception(problem)
         if self.machine is None:
             return
-        for name in ("journal.log", "console.log", "qemu.log"):
+        for name in LOGS:
             log = self.machine.folder / name
             lines = log.read_text(errors="replace").splitlines() if log.exists() else []
             if lines:

@@ -6,6 +6,7 @@ import json
 import os
 import select
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -19,6 +20,9 @@ COMMAND_SECONDS = 30
 # one report may only mean that the host is busy.
 STUCK_REPORTS = 3
 STUCK_BOOTS = 2
+LOGS = ("journal.log", "console.log", "qemu.log")
+# The name of a suspended machine in its disks.
+SUSPENDED = "suspended"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,9 +66,10 @@ class Machine:
     """One machine with disks of its own. It survives `power_cut` and `start` like a real one: data that was not written
     to a disk is lost."""
 
-    def __init__(self, parts, payload, folder, arch="amd64", memory_mb=None, cpus=2, root="disk", kernel="", kernel_file=None, throttle=""):
+    def __init__(self, parts, payload, folder, arch="amd64", memory_mb=None, cpus=2, root="disk", kernel="", kernel_file=None, throttle="", booted=None):
         """`root`: `disk`; `squash`, which cannot be written to; or `ram` (the initramfs), which has no disks. `kernel`: words for the kernel's command line;
-        `kernel_file`: another kernel than Debian's. `throttle`: QEMU's options that make the disk of coracle's state slow."""
+        `kernel_file`: another kernel than Debian's. `throttle`: QEMU's options that make the disk of coracle's state slow. `booted`: the folder
+        of a machine that `suspend` left, with the same other arguments: this one goes on from there."""
         self.parts, self.payload, self.folder = Path(parts), Path(payload), Path(folder)
         self.arch = ARCHITECTURES[arch]
         self.memory_mb, self.cpus = memory_mb or self.arch.memory_mb, cpus
@@ -79,11 +84,17 @@ class Machine:
         # The measurements of the current scenario.
         self.notes = []
         self.folder.mkdir(parents=True, exist_ok=True)
-        for log in ("journal.log", "console.log", "qemu.log"):
+        for log in LOGS:
             (self.folder / log).unlink(missing_ok=True)
         # Layers over the shared parts. A power cut loses what such a disk has allocated since it was last flushed,
         # like a real disk's cache.
-        for name in {"disk": ("root", "data", "swap"), "squash": ("data", "swap"), "ram": ()}[root]:
+        self.disks = {"disk": ("root", "data", "swap"), "squash": ("data", "swap"), "ram": ()}[root]
+        self.resumes = booted is not None
+        if self.resumes:
+            for file in [*(f"{name}.qcow2" for name in self.disks), *LOGS]:
+                shutil.copyfile(Path(booted) / file, self.folder / file)
+            return
+        for name in self.disks:
             self._make(f"{name}.qcow2", "-b", self.parts / f"{name}.img", "-F", "raw")
 
     def _make(self, name, *arguments):
@@ -125,7 +136,7 @@ class Machine:
             *drives,
             # A reset ends the process, and `reboot` starts it again: QEMU's own reset sometimes hangs.
             "-no-reboot",
-            "-nodefaults", "-display", "none", "-monitor", "none",
+            "-nodefaults", "-display", "none", "-monitor", "none" if shell else "stdio",
             "-chardev", console, "-serial", "chardev:console",
             "-device", "virtio-serial-pci",
             "-chardev", f"socket,id=agent,fd={theirs.fileno()}", "-device", "virtserialport,chardev=agent,name=vm.agent",
@@ -134,11 +145,13 @@ class Machine:
         ]  # fmt: skip
         if clock:
             command += ["-rtc", f"base={clock}"]
+        if self.resumes:
+            command += ["-loadvm", SUSPENDED]
         with open(self.folder / "qemu.log", "ab") as log:
             self.qemu = subprocess.Popen(
                 command,
                 pass_fds=[theirs.fileno()],
-                stdin=None if shell else subprocess.DEVNULL,
+                stdin=None if shell else subprocess.PIPE,
                 stdout=None if shell else log,
                 stderr=log,
             )
@@ -146,8 +159,21 @@ class Machine:
         ours.setblocking(False)
         self.channel, self.pending = ours, b""
 
+    def suspend(self, seconds=COMMAND_SECONDS):
+        """Ends the machine's process, and leaves its memory in its disks: for others that go on from there."""
+        self.qemu.communicate(f"savevm {SUSPENDED}\nquit\n".encode(), seconds * self.arch.slow)
+        self._switched_off()
+        kept = subprocess.run(["qemu-img", "snapshot", "-l", str(self.folder / f"{self.disks[0]}.qcow2")], capture_output=True, text=True, check=True)
+        if SUSPENDED not in kept.stdout:
+            raise Failed(f"the machine was not suspended: see {self.folder}/qemu.log")
+
     def wait_booted(self, seconds=BOOT_SECONDS):
         """Waits until the machine answers. One whose processors are stuck is switched off and on again; the scenario gets that time back."""
+        if self.resumes:
+            # Its clock stood still. After a power cut it boots.
+            self.resumes = False
+            self.run(f"date --set @{time.time():.3f}", seconds)
+            return
         for boot in range(STUCK_BOOTS + 1):
             begin = time.monotonic()
             end = self._end(seconds)
@@ -202,6 +228,8 @@ class Machine:
 
     def _switched_off(self):
         self.channel.close()
+        if self.qemu.stdin is not None:
+            self.qemu.stdin.close()
         self.qemu = self.channel = None
 
     # The channel.
@@ -239,11 +267,12 @@ class Machine:
         end = self._end(seconds)
         last = None
         while time.monotonic() < end:
+            begin = time.monotonic()
             last = self.run(script, check=False)
             if last.status == 0 and wanted(last.out.strip()):
                 return last.out.strip()
-            # No event reports the state inside the machine, and each look costs it time.
-            time.sleep(0.25)
+            # No event reports the state inside the machine, and each look takes processors from what is waited for.
+            time.sleep(max(0.25, time.monotonic() - begin))
         said = f"{last.out.strip()} {last.err.strip()}".strip()[-2000:] if last else "nothing"
         raise Failed(f"waited {seconds} s for {what}; last: {said}")
 

@@ -49,8 +49,8 @@ def waits_because(vm, name, words):
 @scenario(seconds=150)
 def what_can_run_runs_and_what_cannot_says_why(vm):
     """Agent and ten pods with probes run in 128 MB; pods that need what the kernel lacks wait with the reason, and doctor names the option."""
-    # On an emulated machine whose host is busy, `true` alone takes some seconds.
-    timeout = 5 * vm.arch.slow
+    # On an emulated machine whose host is busy, ten pods that start at once leave `true` alone waiting for many seconds.
+    timeout = 30 * vm.arch.slow
     probe = f"    livenessProbe: {{exec: {{command: [\"true\"]}}, periodSeconds: 5, failureThreshold: 1, timeoutSeconds: {timeout}}}"
     host = "  hostNetwork: true"
     vm.write("/etc/coracle/manifests/ten.yaml", "---\n".join(pod(f"p{n}", spec=host, container=probe) for n in range(PODS)))
