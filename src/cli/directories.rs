@@ -23,6 +23,8 @@ pub(super) struct Found {
     pub(super) source: &'static str,
     /// Why the directories may be wrong.
     pub(super) doubt: Option<String>,
+    /// Why the files of the settings are refused.
+    pub(super) refused: Option<String>,
 }
 
 /// State, runtime and log directory.
@@ -49,6 +51,7 @@ pub(super) fn find(client: &Client, given: Given) -> Found {
             true => "the unit and the settings",
             false => "the settings",
         },
+        refused: doubt.clone(),
         doubt,
     };
     if let Some(run) = unit {
@@ -56,9 +59,10 @@ pub(super) fn find(client: &Client, given: Given) -> Found {
         found.manifests = run.manifests.unwrap_or(found.manifests);
     }
     match running(client) {
-        Some((manifests, policy, given)) => {
+        Some((manifests, policy, refused, given)) => {
             found.effective.config.registries.policy = policy;
             (found.source, found.doubt) = ("the running agent", None);
+            found.refused = refused;
             found.manifests = manifests;
             found.take(given);
         }
@@ -87,8 +91,8 @@ impl Found {
     }
 }
 
-/// Asks the agent behind the socket for manifests, the policy for images, and directories.
-fn running(client: &Client) -> Option<(PathBuf, PathBuf, Given)> {
+/// Asks the agent behind the socket for manifests, the policy for images, why it refuses its settings' files, and directories.
+fn running(client: &Client) -> Option<(PathBuf, PathBuf, Option<String>, Given)> {
     let shown = client.get("/configz").ok()?;
     let config = &shown["kubeletconfig"];
     let path = |value: &Value| value.as_str().map(PathBuf::from);
@@ -96,7 +100,8 @@ fn running(client: &Client) -> Option<(PathBuf, PathBuf, Given)> {
     let run_dir = path(&config["coracle"]["runDir"])?;
     let given = (Some(root), Some(run_dir), path(&config["podLogsDir"]));
     let policy = path(&config["coracle"]["signaturePolicy"])?;
-    Some((path(&config["staticPodPath"])?, policy, given))
+    let refused = config["coracle"]["problem"].as_str().map(str::to_owned);
+    Some((path(&config["staticPodPath"])?, policy, refused, given))
 }
 
 /// Reads the flags of `ExecStart=` in the agent's systemd unit.

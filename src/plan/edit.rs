@@ -8,10 +8,14 @@ use k8s_openapi::api::core::v1 as core;
 use super::resize::Pending;
 use super::run::{Asked, OfRun};
 use super::state::{ContainerState, Image, Role};
+use super::verdict::Cause;
 use super::{Action, PodState, Stamp, probe};
 use crate::spec::fixed::{Parts, differences};
 use crate::spec::{ContainerSpec, PodSpec, pinned, uid};
 use crate::types::Effective;
+
+/// The field that ends a pod after a time.
+const DEADLINE: &str = "spec.activeDeadlineSeconds";
 
 /// The effect of an edit.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,15 +70,36 @@ pub struct ResizeChange {
 /// The effect of `new` on a pod in its current state.
 pub fn of_pod(pod: &PodState, new: &PodSpec) -> Edit {
     match between(&pod.spec, new) {
-        // All containers are done, so a new image can only mean: run again with it.
-        Edit::InPlace(changes) if !changes.images.is_empty() && pod.complete() => {
-            let all = new.all_containers();
-            let changed = all.filter(|c| changes.images.iter().any(|i| i.container == c.name));
-            let paths = changed.map(|c| format!("{}.image", path_of(new, c)));
-            Edit::Replace(paths.collect())
+        // All containers are done, so the change can only mean: run again with it.
+        Edit::InPlace(changes) if pod.complete() => {
+            let paths = run_again(pod, new, &changes);
+            match paths.is_empty() {
+                true => Edit::InPlace(changes),
+                false => Edit::Replace(paths),
+            }
         }
         edit @ (Edit::None | Edit::InPlace(_) | Edit::Replace(_)) => edit,
     }
+}
+
+/// The changes for which a pod whose containers are all done runs again: of images, cpu and memory, and of the deadline that
+/// ended it.
+fn run_again(pod: &PodState, new: &PodSpec, changes: &Changes) -> Vec<String> {
+    let (images, resizes) = (&changes.images, &changes.resizes);
+    let mut paths = Vec::new();
+    for container in new.all_containers() {
+        let path = path_of(new, container);
+        if images.iter().any(|i| i.container == container.name) {
+            paths.push(format!("{path}.image"));
+        }
+        let own = resizes.iter().filter(|r| r.container == container.name);
+        paths.extend(own.map(|resize| format!("{path}.resources.{}", resize.field)));
+    }
+    let verdict = pod.verdict.as_ref();
+    let is_late = verdict.is_some_and(|verdict| verdict.cause == Cause::DeadlineExceeded);
+    let live = changes.live.iter();
+    paths.extend(live.filter(|path| is_late && *path == DEADLINE).cloned());
+    paths
 }
 
 /// The effect of `new` on a pod of the same name that was admitted as `old`.

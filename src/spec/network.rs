@@ -255,9 +255,13 @@ pub(crate) fn dns_config(spec: &PodSpec, path: &Path<'_>, report: &Report) -> Dn
         report.invalid(&list, &searches, detail);
     }
     for (index, search) in searches.iter().enumerate() {
-        // A single dot and a trailing one are allowed; so is an underscore.
-        let bare = search.strip_suffix('.').unwrap_or(search).replace('_', "-");
-        let problem = names::dns_subdomain(bare.trim_matches('-'));
+        // A single dot and a trailing one are allowed; so are underscores in a label, and one before it (KEP-4427).
+        let bare = search.strip_suffix('.').unwrap_or(search);
+        let labels = bare
+            .split('.')
+            .map(|label| label.strip_prefix('_').unwrap_or(label));
+        let labels: Vec<&str> = labels.collect();
+        let problem = names::dns_subdomain(&labels.join(".").replace('_', "-"));
         if let Some(problem) = problem.filter(|_| search != ".") {
             report.invalid(&list.index(index), search, problem);
         }

@@ -91,6 +91,28 @@ fn a_pod_fails_at_its_deadline_whatever_its_policy() {
 }
 
 #[test]
+fn a_later_deadline_runs_the_pod_again() {
+    let with_deadline = |seconds: u64| {
+        let mut spec = limited(RestartPolicy::Always);
+        spec.active_deadline_ms = Some(seconds * 1_000);
+        let seconds = i64::try_from(seconds).unwrap();
+        let manifest = Arc::make_mut(&mut spec.manifest);
+        manifest.change_spec(|spec| spec.active_deadline_seconds = Some(seconds));
+        Arc::new(spec)
+    };
+    let mut node = Node::with(&with_deadline(60));
+    node.work();
+    node.wait(60_000);
+    sent(&mut node);
+    node.end("main", 0);
+    node.work();
+    assert!(node.line().starts_with("Failed"), "{}", node.line());
+    node.edit(&with_deadline(120));
+    node.work();
+    assert_eq!(node.line(), "Running; main: running < -, 0");
+}
+
+#[test]
 fn nothing_starts_after_the_deadline() {
     // The pod fails while it is initialized, while it waits for its back-off, and while an image is missing.
     let mut node = Node::with(&Arc::new(with_inits(

@@ -8,7 +8,7 @@ use coracle::spec::{PodSpec, RestartPolicy};
 
 use crate::edits::with;
 use crate::node::{Node, one, ready, reborn};
-use crate::pods::{of, pod, probing, set_image, with_inits};
+use crate::pods::{of, pod, probing, set_image, set_resources, with_inits};
 
 /// The pod with a new image for this container.
 fn from_image(spec: &PodSpec, name: &str, image: &str) -> Arc<PodSpec> {
@@ -204,6 +204,21 @@ fn a_finished_pod_runs_a_new_image_as_a_new_pod() {
     node.work();
     assert_eq!(node.line(), "Running; c: running < -, 0");
     assert_eq!(node.image_of("c"), "img:2");
+}
+
+#[test]
+fn a_finished_pod_runs_with_new_memory_as_a_new_pod() {
+    let mut spec = pod("u1", "p", RestartPolicy::Never, &["c"]);
+    set_resources(&mut spec, "c", 100, 10 << 20);
+    let mut node = Node::with(&Arc::new(spec.clone()));
+    node.work();
+    node.end("c", 137);
+    node.work();
+    assert_eq!(node.line().split(';').next(), Some("Failed"));
+    set_resources(&mut spec, "c", 100, 20 << 20);
+    node.edit(&Arc::new(spec));
+    node.work();
+    assert_eq!(node.line(), "Running; c: running < -, 0");
 }
 
 #[test]

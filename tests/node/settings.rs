@@ -123,6 +123,14 @@ fn changed_settings_take_effect_at_once_without_effect_on_pods() {
             .ok(&["get", "events"])
             .contains("InvalidConfiguration")
     );
+    let doctor = agent.cli(&["doctor"]);
+    let doctor = String::from_utf8_lossy(&doctor.stdout);
+    let mut lines = doctor.lines();
+    let line = lines.find(|line| line.starts_with("warn  settings"));
+    assert!(
+        line.is_some_and(|l| l.contains("config.yaml:2:1")),
+        "{doctor}"
+    );
 
     // An agent still starts with a broken file, but not with a different file that cannot be read.
     agent.signal(Signal::SIGKILL);

@@ -91,6 +91,7 @@ pub(super) fn run(client: &Client, args: &DoctorArgs) -> Result<ExitCode> {
     findings.extend(options::findings());
     findings.extend(network::findings(&found.effective.config.bridge));
     findings.push(shutdown::finding(client, &found));
+    findings.push(settings(&found));
     findings.push(directories(&found));
     findings.push(registries(&found));
     findings.push(policy(&found));
@@ -405,6 +406,19 @@ fn directories(found: &Found) -> Finding {
             format!("{places}, by default: {doubt}"),
         )
         .hint("`coracle config check` lists all errors in the settings"),
+    }
+}
+
+/// The files of the agent's settings.
+fn settings(found: &Found) -> Finding {
+    match &found.refused {
+        None => Finding::new(Level::Ok, "settings", "valid"),
+        // The first of several has a line of its own below their number.
+        Some(why) => {
+            let lines: Vec<&str> = why.lines().take(2).map(str::trim).collect();
+            Finding::new(Level::Warn, "settings", lines.join(" "))
+                .hint("the last valid ones stay in force; `coracle config check` lists all errors")
+        }
     }
 }
 

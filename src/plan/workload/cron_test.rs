@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use super::super::Workloads;
 use super::super::tests::World;
+use crate::plan::event::Desired;
 use crate::plan::stop::Target;
 use crate::plan::{Event, NodeFact};
 use crate::spec::{PodKey, WorkloadKey, WorkloadKind};
@@ -389,6 +390,27 @@ fn a_suspended_one_waits_and_another_schedule_has_missed_nothing() {
     world.read(&document("4,30 * * * *", ""));
     world.keep();
     assert_eq!(world.minutes(), [5]);
+}
+
+#[test]
+fn pods_go_with_a_file_that_went_while_no_agent_ran() {
+    let mut world = World::at(30);
+    world.read_all(&document("* * * * *", ""));
+    world.keep();
+    world.later(60);
+    assert_eq!(world.running().len(), 1);
+    let next = world.reboot();
+    let none = |complete| {
+        Event::Node(NodeFact::DesiredChanged(Desired {
+            complete,
+            ..Desired::default()
+        }))
+    };
+    (world.state.workloads, world.state.desired) = (next.state.workloads, None);
+    world.tell(none(false));
+    assert_eq!(world.live(), 1, "another file may have it");
+    world.tell(none(true));
+    assert_eq!(world.live(), 0);
 }
 
 #[test]

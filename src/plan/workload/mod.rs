@@ -390,8 +390,9 @@ impl NodeState {
         for pod in unread.flat_map(|key| job::Jobs::unread(self, key)) {
             pods.insert(pod.uid.clone(), Arc::clone(pod));
         }
-        // The same of a CronJob's, if its file has gone while no agent ran.
-        let strays = crons.strays(|key| asked.workloads.contains_key(key));
+        // The same of a CronJob's. If all files are in force, its own has gone.
+        let mut strays = crons.strays(|key| asked.workloads.contains_key(key));
+        strays.retain(|_| !asked.complete);
         for pod in strays.iter().flat_map(|key| job::Jobs::unread(self, key)) {
             let here = self.pods.get(&pod.uid);
             if here.is_some_and(|here| !here.finished()) {

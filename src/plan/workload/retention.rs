@@ -53,9 +53,7 @@ pub fn fates(
         };
         let ends = match desired.workloads.get(&set) {
             // Both what the file says now and what it said while the pod was wanted.
-            Some(set) => {
-                before.when_scaled && set.retention.as_ref().is_some_and(|r| r.when_scaled)
-            }
+            Some(set) => before.when_scaled && is_scaled_away(set, claim),
             None => before.when_deleted,
         };
         if ends && !on_trial && !may_come_back(state, &set) && !used(claim) {
@@ -63,6 +61,23 @@ pub fn fates(
         }
     }
     fates
+}
+
+/// Whether a claim is one of those that the set has for each pod, but of a pod that is too many. One whose template is not
+/// there any more stays: its pod may be wanted.
+fn is_scaled_away(set: &Workload, claim: &PodKey) -> bool {
+    let policy = set.retention.as_deref();
+    let policy = policy.filter(|policy| policy.when_scaled);
+    let mut volumes = policy.iter().flat_map(|policy| &policy.volumes);
+    volumes.any(|volume| {
+        let pod = claim.name.strip_prefix(volume.as_str());
+        let pod = pod.and_then(|rest| rest.strip_prefix('-'));
+        let ordinal = pod
+            .and_then(|pod| pod.strip_prefix(&*set.key.name))
+            .and_then(|rest| rest.strip_prefix('-'));
+        ordinal.is_some_and(|ordinal| ordinal.parse::<u32>().is_ok())
+            && !set.pods.iter().any(|wanted| Some(&*wanted.name) == pod)
+    })
 }
 
 /// Whether another template of the set may be put in force, which may have more pods.

@@ -167,6 +167,19 @@ fn all_doubts_keep_a_claim() {
     files.settle();
     assert_eq!(files.settle(), NONE);
 
+    // Another template of claims leaves those of pods that are wanted, until they are removed by hand.
+    let mut files = Files::new();
+    files.read(2, policy);
+    files.settle();
+    let renamed = set(2, policy).replace("name: data}", "name: other}");
+    files.world.read_all(&renamed);
+    files.documents.clear();
+    assert_eq!(files.gone(), NONE);
+    files
+        .world
+        .read_all(&renamed.replace("replicas: 2", "replicas: 1"));
+    assert_eq!(files.gone(), NONE);
+
     // The policy of before counts only if the set has gone.
     let mut files = Files::new();
     files.read(2, policy);

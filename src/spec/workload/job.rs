@@ -11,7 +11,7 @@ use super::success::{self, SuccessRule};
 use super::written::Spec;
 use crate::spec::error::{Path, Report};
 use crate::spec::pod::{PodSpec, PodUid};
-use crate::spec::{convert, default, uid};
+use crate::spec::{convert, default, names, uid};
 
 /// The most completions of a Job.
 pub const MAX_COMPLETIONS: u32 = 10_000;
@@ -186,6 +186,9 @@ pub(super) fn job(spec: &Spec, pod: &Pod, path: &Path<'_>, report: &Report) -> J
         .as_ref()
         .and_then(|pod| pod.restart_policy.as_deref())
         == Some("Never");
+    if per_index.is_some() && !never {
+        only_never("backoffLimitPerIndex", path, report);
+    }
     let fallback = match per_index {
         Some(_) => i32::MAX.unsigned_abs(),
         None => 6,
@@ -226,6 +229,22 @@ pub(super) fn is_made(selector: &LabelSelector) -> bool {
         && expressions.is_empty()
 }
 
+/// Checks the host name of an indexed Job's last pod.
+pub(super) fn check_hosts(key: &WorkloadKey, job: &Job, at: &Path<'_>, report: &Report) {
+    let last = job.completions.filter(|_| job.indexed);
+    let last = last.and_then(|count| count.checked_sub(1));
+    let host = last.map(|index| host(key, index));
+    // What is wrong with the name itself is said already.
+    if names::dns_label(&key.name).is_some() {
+        return;
+    }
+    if let Some(host) = host.filter(|host| names::dns_label(host).is_some()) {
+        // Upstream's words.
+        let why = format_args!("will not able to create pod with invalid DNS label: {host}");
+        report.invalid(at, &*key.name, why);
+    }
+}
+
 fn check_replacement(spec: &Spec, path: &Path<'_>, report: &Report) {
     let at = path.field("podReplacementPolicy");
     match spec.pod_replacement_policy.as_str() {
@@ -250,6 +269,16 @@ fn check_replacement(spec: &Spec, path: &Path<'_>, report: &Report) {
     }
 }
 
+/// Containers that restart by themselves would never be counted.
+fn only_never(field: &str, path: &Path<'_>, report: &Report) {
+    let at = path.field("template");
+    let at = at.field("spec");
+    report.error(
+        &at.field("restartPolicy"),
+        format_args!("Invalid value: only \"Never\" is supported when {field} is specified"),
+    );
+}
+
 fn rules(
     (spec, pod): (&Spec, &Pod),
     never: bool,
@@ -261,12 +290,7 @@ fn rules(
         return Vec::new();
     };
     if !never {
-        let at = path.field("template");
-        let at = at.field("spec");
-        report.error(
-            &at.field("restartPolicy"),
-            "Invalid value: only \"Never\" is supported when podFailurePolicy is specified",
-        );
+        only_never("podFailurePolicy", path, report);
     }
     if spec.pod_replacement_policy == "TerminatingOrFailed" {
         let at = path.field("podReplacementPolicy");

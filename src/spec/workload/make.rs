@@ -192,6 +192,9 @@ pub(in crate::spec) fn make(
         check::stateful(&spec, &at, report);
     }
     let job = (kind == WorkloadKind::Job).then(|| Box::new(job::job(&spec, &pod, &at, report)));
+    if let Some(job) = &job {
+        job::check_hosts(&key, job, &path.field("metadata").field("name"), report);
+    }
     let template = asked.unresolved(&pod);
     let mut formerly = None;
     let revision = match &job {

@@ -516,6 +516,11 @@ fn what_makes_no_job_is_refused() {
             "  completions: 2\n  completionMode: Indexed\n  backoffLimitPerIndex: 1\n  maxFailedIndexes: 3\n",
             "must be less than or equal to completions",
         ),
+        (
+            "OnFailure",
+            "  completions: 2\n  completionMode: Indexed\n  backoffLimitPerIndex: 1\n",
+            "only \"Never\" is supported when backoffLimitPerIndex is specified",
+        ),
     ] {
         let text = document(policy, spec);
         let errors = documents(text.as_bytes(), "f", &ConvertContext::of("n")).expect_err(spec);
@@ -525,6 +530,22 @@ fn what_makes_no_job_is_refused() {
             "{spec}: {errors:?}"
         );
     }
+}
+
+#[test]
+fn the_host_name_of_the_last_index_fits() {
+    let read = |name: &str, completions: u32| {
+        let spec = format!("  completions: {completions}\n  completionMode: Indexed\n");
+        let text = document("Never", &spec).replacen("name: j", &format!("name: {name}"), 1);
+        assert!(text.contains(name));
+        documents(text.as_bytes(), "f", &ConvertContext::of("n")).map(|_| ())
+    };
+    let name = "j".repeat(61);
+    read(&name, 10).expect("it has 63 characters");
+    let errors = read(&name, 11).expect_err("it has 64");
+    let wanted = format!("will not able to create pod with invalid DNS label: {name}-10");
+    let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    assert!(errors.iter().any(|e| e.contains(&wanted)), "{errors:?}");
 }
 
 #[test]
