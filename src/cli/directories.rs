@@ -100,7 +100,7 @@ fn running(client: &Client) -> Option<(PathBuf, PathBuf, Option<String>, Given)>
     let run_dir = path(&config["coracle"]["runDir"])?;
     let given = (Some(root), Some(run_dir), path(&config["podLogsDir"]));
     let policy = path(&config["coracle"]["signaturePolicy"])?;
-    let refused = config["coracle"]["problem"].as_str().map(str::to_owned);
+    let refused = shown["coracle"]["problem"].as_str().map(str::to_owned);
     Some((path(&config["staticPodPath"])?, policy, refused, given))
 }
 
