@@ -250,14 +250,17 @@ impl Search {
         match event {
             Event::Node(NodeFact::DesiredChanged(desired)) => {
                 story.wanted = desired.pods.contains_key(&self.spec.uid);
-                let image = |s: &PodSpec| s.containers[0].image.clone();
+                let work = |s: &PodSpec| (s.containers[0].image.clone(), s.containers[0].resources);
                 let again = |p: &PodState| {
                     if p.hold().is_some() {
                         return false;
                     }
-                    // A new image for a pod that has done its work: it does its work again.
+                    // A new image or other resources for a pod that has done its work: it does its work again.
                     let new = desired.pods.get(&self.spec.uid);
-                    new.is_none_or(|new| p.complete() && image(new) != image(&p.spec))
+                    new.is_none_or(|new| {
+                        let other = work(new) != work(&p.spec) && !Arc::ptr_eq(new, p.wanted());
+                        p.complete() && other
+                    })
                 };
                 story.going |= before.get(&self.spec.uid).is_some_and(again);
             }

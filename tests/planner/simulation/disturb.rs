@@ -241,12 +241,14 @@ impl Sim {
             let wanted = self.wanted.get(&pod.spec.template);
             let changed = wanted.is_none_or(|new| {
                 let mut all = new.all_containers().zip(pod.spec.all_containers());
-                let image = all.any(|(new, old)| new.image != old.image);
-                // A new image for a pod that has done its work: it does its work again.
+                let other =
+                    all.any(|(new, old)| new.image != old.image || new.resources != old.resources);
+                // A new image or other resources for a pod that has done its work: it does its work again.
+                let again = other && !Arc::ptr_eq(new, pod.wanted()) && pod.complete();
                 let class = |p: &PodSpec| p.resources == PodResources::default();
                 new.restart_policy != pod.spec.restart_policy
                     || class(new) != class(&pod.spec)
-                    || image && pod.complete()
+                    || again
             });
             for new in wanted.into_iter().flat_map(|p| p.all_containers()) {
                 let old = pod.spec.container(&new.name);
