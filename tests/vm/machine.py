@@ -159,9 +159,9 @@ class Machine:
         ours.setblocking(False)
         self.channel, self.pending = ours, b""
 
-    def suspend(self, seconds=COMMAND_SECONDS):
-        """Ends the machine's process, and leaves its memory in its disks: for others that go on from there."""
-        self.qemu.communicate(f"savevm {SUSPENDED}\nquit\n".encode(), seconds * self.arch.slow)
+    def suspend(self, seconds=120):
+        """Ends the machine's process and leaves its memory in its disks, for others that go on from there."""
+        self.qemu.communicate(f"savevm {SUSPENDED}\nquit\n".encode(), seconds)
         self._switched_off()
         kept = subprocess.run(["qemu-img", "snapshot", "-l", str(self.folder / f"{self.disks[0]}.qcow2")], capture_output=True, text=True, check=True)
         if SUSPENDED not in kept.stdout:

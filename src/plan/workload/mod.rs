@@ -390,9 +390,11 @@ impl NodeState {
         for pod in unread.flat_map(|key| job::Jobs::unread(self, key)) {
             pods.insert(pod.uid.clone(), Arc::clone(pod));
         }
-        // The same of a CronJob's. If all files are in force, its own has gone.
-        let mut strays = crons.strays(|key| asked.workloads.contains_key(key));
-        strays.retain(|_| !asked.complete);
+        // The same of a CronJob's, unless all files are in force: then its own has gone.
+        let strays = match asked.complete {
+            true => BTreeSet::new(),
+            false => crons.strays(|key| asked.workloads.contains_key(key)),
+        };
         for pod in strays.iter().flat_map(|key| job::Jobs::unread(self, key)) {
             let here = self.pods.get(&pod.uid);
             if here.is_some_and(|here| !here.finished()) {

@@ -46,10 +46,10 @@ def waits_because(vm, name, words):
     vm.until(f"`{words}` in the events of {name}", f"coracle get events | grep pod/{name}", lambda out: words in out)
 
 
-@scenario(seconds=150)
+@scenario(seconds=300)
 def what_can_run_runs_and_what_cannot_says_why(vm):
     """Agent and ten pods with probes run in 128 MB; pods that need what the kernel lacks wait with the reason, and doctor names the option."""
-    # On an emulated machine whose host is busy, ten pods that start at once leave `true` alone waiting for many seconds.
+    # On an emulated machine whose host is busy, `true` waits for many seconds while ten pods start at once.
     timeout = 30 * vm.arch.slow
     probe = f"    livenessProbe: {{exec: {{command: [\"true\"]}}, periodSeconds: 5, failureThreshold: 1, timeoutSeconds: {timeout}}}"
     host = "  hostNetwork: true"
