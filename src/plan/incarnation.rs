@@ -4,7 +4,7 @@
 //!
 //! A manifest identifies a pod by its template, a hash of the fields that cannot change without a new pod. The
 //! first pod of a name has its template as UID, each later one a hash of its template and the UID of the pod before
-//! it.
+//! it. One that was asked for before that pod was gone keeps the UID that it got then.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -38,6 +38,9 @@ struct Gone {
     #[serde(flatten)]
     key: PodKey,
     uid: PodUid,
+    /// The pod after it, if its UID is another than that of the two.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    next: Option<Box<Successor>>,
     /// Its recent evictions, if an eviction removed it.
     #[serde(default)]
     evictions: Evictions,
@@ -47,6 +50,13 @@ struct Gone {
     /// The number of the change that recorded it: the oldest are forgotten first.
     #[serde(skip)]
     change: u64,
+}
+
+/// A pod that was asked for before the one of its name was gone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Successor {
+    template: PodUid,
+    uid: PodUid,
 }
 
 impl From<Vec<Gone>> for Incarnations {
@@ -78,6 +88,7 @@ impl Incarnations {
         let mut gone = Gone {
             key: pod.spec.key.clone(),
             uid: pod.spec.uid.clone(),
+            next: None,
             evictions: Evictions::default(),
             waits_ms: BTreeMap::new(),
             change: 0,
@@ -105,9 +116,26 @@ impl Incarnations {
 
     /// The UID of the next pod of that name and template.
     pub(super) fn next(&self, key: &PodKey, template: &PodUid) -> PodUid {
-        match self.gone.get(key) {
-            Some(former) => uid::next(template, &former.uid),
-            None => template.clone(),
+        let Some(former) = self.gone.get(key) else {
+            return template.clone();
+        };
+        match &former.next {
+            Some(next) if next.template == *template => next.uid.clone(),
+            _ => uid::next(template, &former.uid),
+        }
+    }
+
+    /// Notes that the pod of that name and template has this UID, for the next boot.
+    fn is_now(&mut self, key: &PodKey, template: &PodUid, uid: &PodUid) {
+        if self.next(key, template) == *uid {
+            return;
+        }
+        if let Some(former) = self.gone.get_mut(key) {
+            former.next = Some(Box::new(Successor {
+                template: template.clone(),
+                uid: uid.clone(),
+            }));
+            self.changes += 1;
         }
     }
 
@@ -153,6 +181,9 @@ impl NodeState {
                 None if here.is_some_and(|pod| pod.spec.key == spec.key) => spec.uid.clone(),
                 None => self.incarnations.next(&spec.key, &spec.template),
             };
+            if !has_given_uid(spec) && self.pods.contains_key(&uid) {
+                self.incarnations.is_now(&spec.key, &spec.template, &uid);
+            }
             let own = self.incarnation(spec, &uid);
             if uid != spec.uid {
                 asked.insert(uid.clone(), Arc::clone(spec));
@@ -185,7 +216,12 @@ impl NodeState {
     /// Whether the next pod made from this pod's manifest will have a different UID.
     pub(super) fn has_own_uid(&self, uid: &PodUid) -> bool {
         let wanted = self.desired.as_ref().and_then(|d| d.pods.get(uid));
-        wanted.is_some_and(|spec| !has_given_uid(spec) || self.incarnations.asked.contains_key(uid))
+        wanted.is_some_and(|spec| !self.is_uid_given(spec))
+    }
+
+    /// Whether the manifest of this wanted pod gives the UID.
+    fn is_uid_given(&self, wanted: &PodSpec) -> bool {
+        has_given_uid(wanted) && !self.incarnations.asked.contains_key(&wanted.uid)
     }
 
     /// Records that this pod is removed. If its manifest still exists, the next pod made from it has a new UID.
@@ -194,6 +230,12 @@ impl NodeState {
         let uid = &pod.spec.uid;
         let wanted = self.desired.as_mut().and_then(|d| d.pods.remove(uid));
         let Some(wanted) = wanted else {
+            let mut others = self.desired.iter().flat_map(|d| d.pods.values());
+            let next = others.find(|next| next.key == pod.spec.key);
+            if let Some(next) = next.filter(|next| !self.is_uid_given(next)) {
+                let incarnations = &mut self.incarnations;
+                incarnations.is_now(&next.key, &next.template, &next.uid);
+            }
             return;
         };
         let asked = self.incarnations.asked.remove(uid);

@@ -136,6 +136,41 @@ fn uids_survive_agent_restarts_and_boots() {
 }
 
 #[test]
+fn the_successor_of_an_edited_pod_keeps_its_uid_over_boots() {
+    let [one, other, third] = ["a", "b", "c"].map(arc);
+    let mut node = Node::with(&one);
+    node.work();
+    // The second edit comes while the first pod is still on its way out.
+    for edits in [vec![&other], vec![&one, &third], vec![&third, &one, &other]] {
+        for wanted in &edits {
+            want(&mut node, &[wanted]);
+        }
+        end(&mut node);
+        let last = edits[edits.len() - 1];
+        let now = uid(&node);
+        for again in 0..2 {
+            let kept = serde_json::to_string(&node.state.incarnations).unwrap();
+            let mut booted = Node::new(300_000);
+            booted.state.incarnations = serde_json::from_str(&kept).unwrap();
+            want(&mut booted, &[last]);
+            assert_eq!(uid(&booted), now, "boot {again}");
+            node = booted;
+        }
+        node.work();
+    }
+    // A record of a former version does not know it; a pod that lives on is what counts.
+    let mut kept = serde_json::to_value(&node.state.incarnations).unwrap();
+    kept[0].as_object_mut().unwrap().remove("next");
+    let now = uid(&node);
+    node.state.incarnations = serde_json::from_value(kept).unwrap();
+    let node = reborn(&node, &[&other], ready());
+    let mut booted = Node::new(300_000);
+    booted.state.incarnations = node.state.incarnations.clone();
+    want(&mut booted, &[&other]);
+    assert_eq!(uid(&booted), now);
+}
+
+#[test]
 fn a_running_pod_keeps_its_uid_even_without_a_record_of_its_predecessors() {
     let wanted = arc("a");
     let mut node = Node::with(&wanted);

@@ -259,3 +259,32 @@ fn a_pod_whose_document_moves_runs_on_also_over_an_agent_restart_and_a_copy_that
     let files = settled("whole");
     assert!(!files.contains("Rejected"), "{files}");
 }
+
+#[test]
+fn a_pod_that_an_edit_replaced_keeps_uid_and_volumes_over_a_power_cut() {
+    let agent = Agent::start();
+    let text = |word: &str| {
+        let command =
+            format!("echo {word} >> /d/n; trap 'exit 0' TERM; while :; do sleep 0.2; done");
+        format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: p}}\nspec:\n  containers:\n  - name: main\n    image: \
+             busybox:test\n    command: [sh, -c, {command:?}]\n    volumeMounts: [{{name: d, mountPath: /d}}]\n  \
+             volumes: [{{name: d, emptyDir: {{}}}}]\n"
+        )
+    };
+    let wait_written = |words: &str| {
+        wait_until(words, || {
+            let said = agent.cli(&["exec", "p", "--", "cat", "/d/n"]).stdout;
+            said == words.as_bytes()
+        });
+        agent.pod("p")["metadata"]["uid"].clone()
+    };
+    agent.write("p.yaml", &text("one"));
+    let first = wait_written("one\n");
+    agent.write("p.yaml", &text("two"));
+    let second = wait_written("two\n");
+    assert_ne!(first, second);
+    agent.power_cut();
+    agent.launch();
+    assert_eq!(wait_written("two\ntwo\n"), second);
+}
