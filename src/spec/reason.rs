@@ -138,6 +138,8 @@ reasons! {
     SandboxChanged = Normal "SandboxChanged",
     /// A volume could not be prepared; the agent tries again. The message names the volume and the cause.
     FailedMount = Warning "FailedMount",
+    /// A pod of a Job cannot be made while a pod of another file has its name. Rename one of them.
+    FailedCreate = Warning "FailedCreate",
     /// The pod's namespaces, cgroups or network could not be made; the agent tries again.
     FailedCreatePodSandBox = Warning "FailedCreatePodSandBox",
     /// A container or the sandbox could not be stopped or removed; the agent tries again.

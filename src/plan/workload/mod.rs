@@ -347,11 +347,13 @@ impl NodeState {
         self.workloads.due |= self.workloads.asked.is_some();
     }
 
-    /// What of this pod decides about steps, if it belongs to a document.
+    /// What of this pod decides about steps, if it belongs to a document or is in the way of one.
     pub(super) fn standing(&self, pod: Option<&PodUid>) -> Option<Standing> {
         let pod = self.pods.get(pod?)?;
-        let judged =
-            pod.spec.workload.is_some() || self.workloads.histories.of_pod(&pod.spec.key).is_some();
+        let key = &pod.spec.key;
+        let judged = pod.spec.workload.is_some()
+            || self.workloads.histories.of_pod(key).is_some()
+            || self.workloads.jobs.waits_for(key);
         judged.then(|| standing(pod))
     }
 
@@ -406,7 +408,8 @@ impl NodeState {
                 let mut of_jobs = BTreeMap::new();
                 for (one, first) in crons.made_jobs(workload, cron) {
                     let Some(job) = &one.job else { continue };
-                    let (wanted, wake) = jobs.turn(self, (&one, job), Some(&first), now, out);
+                    let (wanted, wake) =
+                        jobs.turn(self, (&one, job), Some(&first), &asked_pods, now, out);
                     of_jobs.insert(one.key.clone(), wanted);
                     self.workloads.wake = self.workloads.wake.into_iter().chain(wake).min();
                 }
@@ -422,7 +425,7 @@ impl NodeState {
             if let Some(job) = &workload.job {
                 let first = workload.pods.first();
                 let first = first.and_then(|first| asked_pods.get(first).copied());
-                let (wanted, wake) = jobs.turn(self, (workload, job), first, now, out);
+                let (wanted, wake) = jobs.turn(self, (workload, job), first, &asked_pods, now, out);
                 pods.extend(wanted.into_iter().map(|pod| (pod.uid.clone(), pod)));
                 self.workloads.wake = self.workloads.wake.into_iter().chain(wake).min();
                 continue;

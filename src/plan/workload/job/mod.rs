@@ -96,6 +96,8 @@ pub struct Jobs {
     records: BTreeMap<WorkloadKey, JobRecord>,
     /// Pods that are wanted and do not exist yet.
     made: BTreeMap<PodKey, Arc<PodSpec>>,
+    /// Pods that cannot be made while another file's has their name.
+    blocked: BTreeMap<PodKey, WorkloadKey>,
     /// Grows with every change of a record.
     pub changes: u64,
 }
@@ -210,6 +212,7 @@ impl Jobs {
         self.changes += u64::from(self.records.remove(key).is_some());
         self.made
             .retain(|_, pod| pod.workload.as_ref() != Some(key));
+        self.blocked.retain(|_, of| of != key);
     }
 
     /// Forgets Jobs that files asked for before and do not any more.
@@ -231,15 +234,22 @@ impl Jobs {
             self.records.remove(key);
         }
         self.changes += u64::from(before != self.records.len());
+        self.blocked.retain(|_, of| asked(of));
+    }
+
+    /// Whether a pod of this name, of another file, is in the way.
+    pub(super) fn waits_for(&self, name: &PodKey) -> bool {
+        self.blocked.contains_key(name)
     }
 
     /// The pods that are wanted now, and when that may change if nothing happens. `first` is the Job's first pod, of which
-    /// the others are made.
+    /// the others are made, `asked` what files ask for.
     pub(super) fn turn(
         &mut self,
         state: &NodeState,
         (workload, job): (&Workload, &Job),
         first: Option<&Arc<PodSpec>>,
+        asked: &BTreeMap<&PodKey, &Arc<PodSpec>>,
         now: Stamp,
         out: &mut Vec<Notice>,
     ) -> (Vec<Arc<PodSpec>>, Option<Time>) {
@@ -286,10 +296,12 @@ impl Jobs {
             false => record.at_work(job, &own, now, &mut wake),
         };
         wanted.extend(running);
-        // A pod of an earlier edition may still have the name.
-        let taken = state.pods.values().map(|pod| &pod.spec.key);
-        let taken: BTreeSet<&PodKey> = taken.collect();
+        // A pod of an earlier edition may still have the name, or another file's.
+        let taken = state.pods.values().map(|pod| (&pod.spec.key, &pod.spec));
+        let taken: BTreeMap<&PodKey, &Arc<PodSpec>> = taken.collect();
+        let of_another = |pod: &&Arc<PodSpec>| pod.workload.as_ref() != Some(&workload.key);
         let mut made = BTreeMap::new();
+        let mut blocked = BTreeMap::new();
         for (index, number) in new {
             let Some(first) = first else { continue };
             let name = first.key.name.strip_suffix("0-0").unwrap_or_default();
@@ -297,7 +309,18 @@ impl Jobs {
                 first.key.namespace.clone(),
                 format!("{name}{index}-{number}"),
             );
-            if taken.contains(&key) {
+            let mut holders = [asked, &taken]
+                .into_iter()
+                .filter_map(|pods| pods.get(&key).copied());
+            if holders.any(|pod| of_another(&pod)) {
+                if !self.blocked.contains_key(&key) {
+                    let message = format!("Error creating: pods \"{}\" already exists", key.name);
+                    out.push(notice::of(&workload.key, Reason::FailedCreate, message));
+                }
+                blocked.insert(key, workload.key.clone());
+                continue;
+            }
+            if taken.contains_key(&key) {
                 continue;
             }
             let known = self.made.get(&key).cloned();
@@ -313,6 +336,8 @@ impl Jobs {
         let of_others = |pod: &Arc<PodSpec>| pod.workload.as_ref() != Some(&workload.key);
         self.made.retain(|_, pod| of_others(pod));
         self.made.append(&mut made);
+        self.blocked.retain(|_, of| *of != workload.key);
+        self.blocked.append(&mut blocked);
         self.changes += u64::from(*record != before);
         let wake = wake.into_iter().flatten().filter(|at| *at > now.time).min();
         (wanted, wake)

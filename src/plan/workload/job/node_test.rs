@@ -136,3 +136,31 @@ fn a_record_of_a_former_version_is_read() {
     let kept: Vec<(WorkloadKey, JobRecord)> = serde_json::from_value(kept).unwrap();
     assert_eq!(kept.len(), 1);
 }
+
+#[test]
+fn a_name_that_another_file_has_is_waited_for_and_said_once() {
+    let job = document("Never", "  completions: 2\n  parallelism: 2\n");
+    let pod = "---\napiVersion: v1\nkind: Pod\nmetadata: {name: j-1-0, labels: {letter: b}}\nspec: {containers: [{name: main, image: i}]}\n";
+    for before in [false, true] {
+        let mut world = World::new();
+        if before {
+            world.read(pod);
+        }
+        world.read(&format!("{job}{pod}"));
+        assert_eq!(world.running(), ["j-0-0", "j-1-0"]);
+        world.pass(100_000);
+        let said = world.said();
+        let blocked = said.iter().filter(|said| said.starts_with("FailedCreate:"));
+        let blocked: Vec<&String> = blocked.collect();
+        assert_eq!(
+            blocked,
+            ["FailedCreate: Error creating: pods \"j-1-0\" already exists"]
+        );
+        assert_eq!(world.status()["active"], 1);
+        // Once the other one has gone, the Job's own comes.
+        world.read(&job);
+        world.gone();
+        assert_eq!(world.running(), ["j-0-0", "j-1-0"]);
+        assert_eq!(world.status()["active"], 2);
+    }
+}
