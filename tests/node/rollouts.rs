@@ -23,7 +23,7 @@ fn deployment(script: &str, container: &str) -> String {
 }
 
 /// Waits until what is in force has proved good, and the disk knows: a slow one needs its time for that.
-fn wait_good(agent: &Agent, document: &str) {
+pub(crate) fn wait_good(agent: &Agent, document: &str) {
     let end = Instant::now() + Duration::from_secs(60);
     while Instant::now() < end {
         let shown = agent.ok(&["rollout", "history", document, "-o", "json"]);

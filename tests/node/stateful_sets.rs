@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::demands::wait_until;
+use super::rollouts::wait_good;
 use super::workloads::{SLEEP, agent, document, pods, wait_status};
 
 #[test]
@@ -196,4 +197,40 @@ fn volumes_of_pods_that_come_later_outlive_a_power_cut() {
         let written = agent.ok(&["exec", pod, "--", "cat", "/d/n"]);
         assert_eq!(written, "x\nx\n", "{pod}");
     }
+}
+
+#[test]
+fn pods_below_the_partition_keep_their_template_over_power_cuts() {
+    let agent = agent();
+    let volumes = "        volumeMounts: [{name: d, mountPath: /d}]\n      volumes: [{name: d, emptyDir: {}}]\n";
+    let text = |version: &str| {
+        let spec = "  replicas: 3\n  updateStrategy: {rollingUpdate: {partition: 1}}\n";
+        let script = format!("echo {version} >> /d/n; {SLEEP}");
+        document("StatefulSet", "web", &script, spec, volumes)
+    };
+    let wait = |updated: u64| {
+        wait_status(&agent, "statefulsets", "web", |status| {
+            status["availableReplicas"] == 3
+                && status["updatedReplicas"].as_u64().unwrap_or(0) == updated
+        })
+    };
+    agent.write("web.yaml", &text("old"));
+    wait(3);
+    wait_good(&agent, "statefulset/web");
+    agent.write("web.yaml", &text("new"));
+    wait(2);
+    let written = |pod: &str| agent.ok(&["exec", pod, "--", "cat", "/d/n"]);
+    for times in 1..3 {
+        agent.power_cut();
+        agent.launch();
+        wait(2);
+        assert_eq!(written("web-0"), "old\n".repeat(times + 1));
+        for pod in ["web-1", "web-2"] {
+            assert_eq!(written(pod), "new\n".repeat(times + 1), "{pod}");
+        }
+    }
+    // A pod that is made anew has the former template, too.
+    agent.ok(&["delete", "pod", "web-0"]);
+    wait(2);
+    assert_eq!(written("web-0"), "old\n");
 }

@@ -438,7 +438,11 @@ impl NodeState {
                 .collect();
             let subject = Subject::Workload(key.clone());
             let resumed = histories.is_resumed(&subject) && workload.revision != workload.written;
-            let stage = stage::Stage::of(self, workload, &new, resumed, now);
+            let halfway = histories.halfway(&subject).filter(|_| resumed);
+            let mut stage = stage::Stage::of(self, workload, &new, halfway, now);
+            if stage.lacks_former() && histories.may_resume(key) {
+                stage.await_former(&histories.updated(&subject));
+            }
             let wanted = stage.wanted(progress);
             pods.extend(wanted.map(|pod| (pod.uid.clone(), Arc::clone(pod))));
             let before = Progress::clone(progress);
@@ -461,6 +465,7 @@ impl NodeState {
             let misses = stage.misses_former(progress) && histories.may_resume(key);
             let is_quiet = self.shutdown.is_none() && self.cordon.is_none();
             let is_alone = !misses && is_quiet && stage.has_no_former(progress);
+            let alone = is_alone.then(|| stage.updated());
             self.workloads.rollout_changes += u64::from(changed);
             // What stood still may go on.
             self.workloads.due |= failed && !progress.failed;
@@ -486,8 +491,8 @@ impl NodeState {
                 if let Some(message) = histories.fail(&subject, &why) {
                     out.push(notice::of(key, Reason::RolledBack, message));
                 }
-            } else if is_alone {
-                histories.alone(&subject, workload);
+            } else if let Some(updated) = alone {
+                histories.alone(&subject, workload, &updated);
             }
             self.workloads.wake = self.workloads.wake.into_iter().chain(wake).min();
         }

@@ -2,6 +2,7 @@
 //! ones. The pods of the last good template come back first, then the file's template is rolled out beside them again.
 //! Otherwise a power cut would leave only a template that may not work.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -20,15 +21,28 @@ const AGAIN_MS: u64 = 600_000;
 /// After so many reads without effect the good template counts as refused.
 const UNHEEDED: u8 = 3;
 
+/// So many ordinals of a StatefulSet are known to have had a template after the good one.
+const MAX_UPDATED: usize = 1_000;
+
 /// An interrupted rollout.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Resumed {
     /// What is in force until its pods are back.
     pub(super) instead: Instead,
+    halfway: Halfway,
     /// The pods are back, and the file's own template is about to take effect again.
     pub(super) over: bool,
     /// The number of reads of the file in which `instead` had no effect.
     unheeded: u8,
+}
+
+/// How far an interrupted rollout was, and how it goes on.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Halfway {
+    /// The ordinals of a StatefulSet whose pods had a template after the good one.
+    pub(super) updated: BTreeSet<u64>,
+    /// A person says when pods get the file's template: by deleting them, or by a smaller `partition`.
+    pub(super) by_hand: bool,
 }
 
 impl Progress {
@@ -72,9 +86,11 @@ impl Histories {
     pub(super) fn resume(&mut self, key: &WorkloadKey) {
         let subject = Subject::Workload(key.clone());
         let history = self.of(&subject);
-        if let Some(instead) = history.and_then(|history| interrupted(history, key.kind)) {
+        let interrupted = history.and_then(|history| interrupted(history, key.kind));
+        if let Some((instead, halfway)) = interrupted {
             let resumed = Resumed {
                 instead,
+                halfway,
                 over: false,
                 unheeded: 0,
             };
@@ -86,6 +102,18 @@ impl Histories {
     /// Whether the good template of a document is in force until its pods are back.
     pub(super) fn is_resumed(&self, subject: &Subject) -> bool {
         self.resumed.contains_key(subject)
+    }
+
+    /// How far the rollout was, if it is so.
+    pub(super) fn halfway(&self, subject: &Subject) -> Option<Halfway> {
+        let resumed = self.resumed.get(subject);
+        resumed.map(|resumed| resumed.halfway.clone())
+    }
+
+    /// The ordinals of a StatefulSet whose pods had a template after the good one.
+    pub(super) fn updated(&self, subject: &Subject) -> BTreeSet<u64> {
+        let history = self.of(subject);
+        history.map_or_else(BTreeSet::new, |history| history.updated.clone())
     }
 
     /// Whether that is so of any document.
@@ -118,6 +146,7 @@ impl Histories {
         if let Some(history) = self.all.get_mut(subject).filter(|_| is_refused) {
             // Another try would end the same way.
             history.alone = true;
+            history.updated.clear();
         }
         false
     }
@@ -132,45 +161,69 @@ impl Histories {
         })
     }
 
-    /// Notes that no pod of an earlier template is left, so that a reboot brings none back.
-    pub(super) fn alone(&mut self, subject: &Subject, workload: &Workload) {
+    /// Notes that no pod of an earlier template is left, so that a reboot brings none back; of a StatefulSet none of these
+    /// ordinals, which are `updated`.
+    pub(super) fn alone(
+        &mut self,
+        subject: &Subject,
+        workload: &Workload,
+        updated: &BTreeSet<u64>,
+    ) {
         let Some(history) = self.all.get_mut(subject) else {
             return;
         };
         let in_force = workload.revision == history.written;
-        if in_force && history.good.as_ref() != Some(&history.written) && !history.alone {
+        if !in_force || history.good.as_ref() == Some(&history.written) {
+            return;
+        }
+        let more = history.good.is_some() && !updated.is_subset(&history.updated);
+        if more {
+            if history.updated.len() >= MAX_UPDATED {
+                history.updated.clear();
+            }
+            history.updated.extend(updated);
+        }
+        if more || !history.alone {
+            // Versions that do not know ordinals start all pods with what the file says.
             history.alone = true;
             self.changes += 1;
-            self.progress_changes += 1;
+            // Which pods were updated does not rest: it is on disk about when they start to write.
+            self.progress_changes += u64::from(!more);
         }
     }
 }
 
 /// The good template of an interrupted rollout, to be put in force.
-fn interrupted(history: &History, kind: WorkloadKind) -> Option<Instead> {
+fn interrupted(history: &History, kind: WorkloadKind) -> Option<(Instead, Halfway)> {
     let good = history.good.as_ref();
     let good = good.filter(|good| **good != history.written)?;
-    if history.alone || history.instead.is_some() {
+    let none_left = history.alone && history.updated.is_empty();
+    if none_left || history.instead.is_some() {
         return None;
     }
     let last = history.revisions.last()?;
-    if !stand_beside(last.text.as_deref()?, kind) {
+    let document = serde_json::from_str::<Value>(last.text.as_deref()?).ok()?;
+    if !stand_beside(&document, kind) {
         return None;
     }
     let back = history.revisions.iter().find(|r| r.hash == *good)?;
-    Some(Instead {
+    let instead = Instead {
         cause: Cause::Resumed,
         of: history.written.clone(),
         text: back.text.clone()?,
         note: None,
-    })
+    };
+    let update = &document["spec"]["updateStrategy"];
+    let partition = update["rollingUpdate"]["partition"].as_u64();
+    let halfway = Halfway {
+        updated: history.updated.clone(),
+        by_hand: update["type"] == "OnDelete" || partition.is_some_and(|below| below > 0),
+    };
+    Some((instead, halfway))
 }
 
 /// Whether pods of two templates of this document may run side by side.
-fn stand_beside(document: &str, kind: WorkloadKind) -> bool {
-    let Ok(document) = serde_json::from_str::<Value>(document) else {
-        return false;
-    };
+fn stand_beside(document: &Value, kind: WorkloadKind) -> bool {
     let says = |field: &str, type_: &str| document["spec"][field]["type"] == type_;
     match kind {
         WorkloadKind::Deployment => {

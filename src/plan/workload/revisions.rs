@@ -8,7 +8,7 @@
 //!
 //! The records outlive reboots: `node/rollouts.rs` writes them, and puts in force what they say only after that.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -114,6 +114,9 @@ pub struct History {
     /// No pod of an earlier template is left.
     #[serde(default = "unknown")]
     pub alone: bool,
+    /// Of a StatefulSet: the ordinals whose pods had a template after the good one, which must not run on their data.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub updated: BTreeSet<u64>,
 }
 
 /// Former versions did not know: then all pods start with what the file says.
@@ -372,9 +375,11 @@ impl Histories {
         let Some(history) = self.all.get_mut(subject) else {
             return;
         };
-        if history.good.as_ref() != Some(hash) || history.trial.is_some() {
+        let known = history.trial.is_none() && history.updated.is_empty();
+        if history.good.as_ref() != Some(hash) || !known {
             history.good = Some(Arc::clone(hash));
             history.trial = None;
+            history.updated.clear();
             self.changes += 1;
             self.progress_changes += 1;
         }

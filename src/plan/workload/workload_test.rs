@@ -225,7 +225,7 @@ impl World {
         all
     }
 
-    fn letter(&self, uid: &PodUid) -> char {
+    pub(super) fn letter(&self, uid: &PodUid) -> char {
         let letter = self.state.pods[uid].spec.manifest.label("letter");
         letter.unwrap().chars().next().unwrap()
     }

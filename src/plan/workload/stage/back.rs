@@ -1,10 +1,11 @@
 //! Pods of the good template that come back (`resume.rs`).
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::super::Progress;
 use super::super::resume::WITHIN_MS;
-use super::{Old, Stage};
+use super::{New, Old, Stage, ordinal};
 use crate::spec::workload::Update;
 use crate::spec::{PodSpec, WorkloadKind};
 
@@ -29,7 +30,10 @@ impl Stage<'_> {
     pub(in crate::plan::workload) fn goes_on(&self, progress: &Progress) -> bool {
         let all = match self.workload.update {
             Update::Rolling { .. } => self.missing(),
-            Update::Recreate | Update::InPlace { .. } | Update::OnDelete => progress.replicas_here,
+            Update::Recreate | Update::InPlace { .. } | Update::OnDelete => {
+                let updated = self.new.iter().filter(|new| self.was_updated(new));
+                progress.replicas_here.saturating_sub(updated.count())
+            }
         };
         let here = progress.figures.updated as usize >= all;
         !self.stopped && (here || progress.failed)
@@ -38,21 +42,17 @@ impl Stage<'_> {
     /// How long it may take without progress, in milliseconds.
     pub(in crate::plan::workload) fn deadline_ms(&self, cordoned: bool) -> Option<u64> {
         // Such a rollout waits for a person, however long that takes.
-        let stays = match self.workload.update {
-            Update::OnDelete => true,
-            Update::InPlace { partition, .. } => partition > 0,
-            Update::Rolling { .. } | Update::Recreate => false,
-        };
-        let ends = self.resumed && !stays && !cordoned;
+        let resumed = self.resumed.as_ref();
+        let ends = resumed.is_some_and(|halfway| !halfway.by_hand) && !cordoned;
         let own = self.workload.progress_deadline_ms;
         own.or(ends.then_some(WITHIN_MS))
     }
 
-    /// Whether a rollout that stands still has fewer pods than its strategy allows: some were deleted or evicted, or the file
-    /// asks for more.
+    /// Whether a rollout that stands still, or at its partition, has fewer pods than its strategy allows: some were deleted
+    /// or evicted, or the file asks for more.
     pub(in crate::plan::workload) fn misses_former(&self, progress: &Progress) -> bool {
         let Update::Rolling { unavailable, .. } = self.workload.update else {
-            return false;
+            return !(self.awaited.is_empty() || self.stopped);
         };
         let figures = &progress.figures;
         // A pod that was ready before may be ready again soon.
@@ -60,12 +60,47 @@ impl Stage<'_> {
         let serving = figures.old as usize + steady.max(figures.updated_steady as usize);
         let enough = self.new.len().saturating_sub(unavailable as usize);
         self.stands_still(progress)
-            && !(progress.complete || self.resumed || self.stopped)
+            && !(progress.complete || self.resumed.is_some() || self.stopped)
             && serving < enough
     }
 
-    /// Whether no pod of an earlier template is left to bring back. In a StatefulSet one new pod is enough: the former
-    /// template must not run on data of the new one.
+    /// Whether a pod below the partition of a StatefulSet is missing.
+    pub(in crate::plan::workload) fn lacks_former(&self) -> bool {
+        self.resumed.is_none() && self.below_and_missing().next().is_some()
+    }
+
+    /// Has those of the missing ones come back with the last good template that had none after it.
+    pub(in crate::plan::workload) fn await_former(&mut self, updated: &BTreeSet<u64>) {
+        let awaited = self
+            .below_and_missing()
+            .filter(|number| !updated.contains(number));
+        self.awaited = awaited.collect();
+    }
+
+    fn below_and_missing(&self) -> impl Iterator<Item = u64> {
+        let missing = self.new.iter().filter(|new| new.here.is_none());
+        let numbers = missing.map(|new| ordinal(new.wanted));
+        numbers.filter(|number| *number < self.partition())
+    }
+
+    /// Whether the good template of an interrupted rollout is in force, and this pod had the file's before.
+    pub(super) fn was_updated(&self, new: &New<'_>) -> bool {
+        let resumed = self.resumed.as_ref();
+        resumed.is_some_and(|halfway| halfway.updated.contains(&ordinal(new.wanted)))
+    }
+
+    /// The ordinals of a StatefulSet whose pods have the current template.
+    pub(in crate::plan::workload) fn updated(&self) -> BTreeSet<u64> {
+        if self.workload.key.kind != WorkloadKind::StatefulSet {
+            return BTreeSet::new();
+        }
+        let here = |new: &&New<'_>| new.here.as_ref().is_some_and(|here| !here.outdated);
+        let updated = self.new.iter().filter(here);
+        updated.map(|new| ordinal(new.wanted)).collect()
+    }
+
+    /// Whether no pod of an earlier template is left to bring back. In a StatefulSet one new pod is enough for that to be
+    /// noted: the former template must not run on its data.
     pub(in crate::plan::workload) fn has_no_former(&self, progress: &Progress) -> bool {
         let kind = self.workload.key.kind;
         let beside = match self.workload.update {

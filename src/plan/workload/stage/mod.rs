@@ -12,6 +12,7 @@ mod back;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::resume::Halfway;
 use super::{Progress, ready_since, trial};
 use crate::plan::{NodeState, PodState, Stamp, Time};
 use crate::spec::workload::Update;
@@ -32,7 +33,9 @@ pub(super) struct Stage<'s> {
     /// A person has stopped all its pods.
     stopped: bool,
     /// What the file asks for are the pods of its last good template, which come back (`resume.rs`).
-    resumed: bool,
+    resumed: Option<Halfway>,
+    /// Ordinals whose pods are missing, and come back with the last good template.
+    awaited: BTreeSet<u64>,
     min_ready_ms: u64,
     now: Time,
 }
@@ -74,7 +77,7 @@ impl<'s> Stage<'s> {
         state: &'s NodeState,
         workload: &'s Workload,
         new: &[&'s Arc<PodSpec>],
-        resumed: bool,
+        resumed: Option<Halfway>,
         now: Stamp,
     ) -> Self {
         let own = |pod: &&PodState| pod.spec.workload.as_ref() == Some(&workload.key);
@@ -111,6 +114,7 @@ impl<'s> Stage<'s> {
             elsewhere: daemon && new.iter().any(|new| state.other_node(new.wanted).is_some()),
             stopped: state.stops.has_workload(&workload.key),
             resumed,
+            awaited: BTreeSet::new(),
             old,
             new,
             workload,
@@ -137,7 +141,7 @@ impl<'s> Stage<'s> {
             Update::Rolling { .. } | Update::Recreate if self.stopped => {
                 self.first_new(self.new.len())
             }
-            Update::Rolling { surge, .. } if self.resumed => self.back(surge as usize),
+            Update::Rolling { surge, .. } if self.resumed.is_some() => self.back(surge as usize),
             Update::Rolling { surge, .. } if self.stands_still(progress) => {
                 self.standing(progress, surge as usize)
             }
@@ -328,6 +332,9 @@ impl<'s> Stage<'s> {
             let number = ordinal(new.wanted);
             let goes = |here: &Here<'_>| here.pod.stopping().is_some();
             match &new.here {
+                // It comes with the file's template.
+                _ if self.was_updated(new) && !new.stays() => continue,
+                None if self.awaited.contains(&number) => {}
                 // Below the partition one comes back as it was.
                 Some(here) if here.outdated && (!goes(here) || number < self.partition()) => {
                     wanted.push(match update.contains(&number) {
@@ -384,7 +391,8 @@ impl<'s> Stage<'s> {
         let unsteady = missing.clone().filter(comes).count();
         let missing = missing.count();
         let candidates = self.new.iter().rev().filter(outdated);
-        let candidates = candidates.filter(|new| ordinal(new.wanted) >= self.partition());
+        let candidates = candidates
+            .filter(|new| ordinal(new.wanted) >= self.partition() && !self.was_updated(new));
         let (working, broken): (Vec<_>, Vec<_>) = candidates.partition(counts);
         let broken = broken.into_iter().take(most.saturating_sub(unsteady));
         let working = working.into_iter().take(most.saturating_sub(missing));
@@ -449,7 +457,7 @@ impl<'s> Stage<'s> {
         let waits = progress.complete || self.workload.paused || self.stopped;
         let deadline = deadline_ms.filter(|_| !waits);
         let (fails_at, record_at) = match deadline {
-            Some(within_ms) if self.workload.rollback && !self.resumed => {
+            Some(within_ms) if self.workload.rollback && self.resumed.is_none() => {
                 let (at, record) = on_trial(progress.best, within_ms);
                 (Some(at), record)
             }
