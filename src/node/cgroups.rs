@@ -37,8 +37,8 @@ impl Node {
                 if there {
                     all.push(cgroups.pod_values(&spec, given));
                     let values = containers.iter();
-                    let values = values.filter_map(|(name, pid, given)| {
-                        cgroups.container_values(&spec, (name, *pid), *given)
+                    let values = values.filter_map(|(name, pid, of_container)| {
+                        cgroups.container_values(&spec, (name, *pid), (*of_container, given))
                     });
                     all.extend(values);
                 }

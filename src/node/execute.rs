@@ -315,7 +315,7 @@ impl Tools {
         let (cgroups, owned) = (self.sandboxes.cgroups.clone(), spec.clone());
         let name = instance.container.clone();
         let read = move || {
-            let given = owned.container(&name)?.resources;
+            let given = (owned.container(&name)?.resources, owned.resources);
             let values = cgroups.container_values(&owned, (&name, pid), given)?;
             Some(
                 values

@@ -375,6 +375,9 @@ fn summary(title: &str, spec: &PodSpec, error: Option<&str>) -> String {
     if let Some(inits) = pod.init_containers.filter(|c| !c.is_empty()) {
         text["initContainers"] = list(&inits).into();
     }
+    if let Some(resources) = &pod.resources {
+        text["resources"] = json!(resources);
+    }
     text["containers"] = list(&pod.containers).into();
     text["generation"] = spec.manifest.generation().unwrap_or(0).into();
     if let Some(error) = error {

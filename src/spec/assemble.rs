@@ -11,18 +11,15 @@ use super::condition::{self, Condition, MAX_CONDITIONS, STATUSES};
 use super::container::List;
 use super::default;
 use super::error::{Path, Report};
-use super::pod::{
-    ContainerResources, ContainerSpec, PodKey, PodResources, PodSpec, PodUid, QosClass,
-};
+use super::pod::{ContainerSpec, PodKey, PodResources, PodSpec, PodUid, QosClass};
 use super::resources::Figures;
 use super::restart::RestartPolicy;
 use super::workload::WorkloadKey;
 use super::{
     after, annotations, app_armor, backoff, confinement, container, device, host_device,
-    huge_pages, names, network, placement, pull_secrets, resources, restart, rollback, security,
-    support, swap, uid, user_namespace, volume,
+    huge_pages, names, network, placement, pod_level, pull_secrets, resources, restart, rollback,
+    security, support, swap, uid, user_namespace, volume,
 };
-use crate::types::quantity::Quantity;
 
 /// Limit of a pod's containers, including init containers, and separate limit of its ephemeral ones. Each costs
 /// descriptors and memory of the pod's shim.
@@ -373,55 +370,10 @@ fn qos_and_resources(
     path: &Path<'_>,
     report: &Report,
 ) -> (QosClass, PodResources) {
-    let own = pod_resources(spec, containers, path, report);
+    let own = pod_level::convert(spec, containers, path, report);
     let overhead = resources::overhead(&spec.overhead, &path.field("overhead"), report);
     (
         resources::qos(own.as_ref(), containers),
         resources::effective(own.as_ref(), containers).with(&overhead),
     )
-}
-
-fn pod_resources(
-    spec: &Written,
-    containers: &Figures,
-    path: &Path<'_>,
-    report: &Report,
-) -> Option<ContainerResources> {
-    let written = spec.resources.as_ref()?;
-    let path = path.field("resources");
-    let own = resources::convert(written, &path, report);
-    let sums = resources::effective(None, containers);
-    for (name, request, sum) in [
-        ("cpu", own.cpu_request_milli, sums.cpu_request_milli),
-        (
-            "memory",
-            own.memory_request_bytes,
-            sums.memory_request_bytes,
-        ),
-    ] {
-        if let Some(request) = request.filter(|request| *request < sum) {
-            let unit = if name == "cpu" { "m" } else { "" };
-            report.invalid(
-                &path.field("requests").field(name),
-                format!("{request}{unit}"),
-                format_args!(
-                    "must be greater than or equal to aggregate container requests of {sum}{unit}"
-                ),
-            );
-        }
-    }
-    let own_pages = huge_pages::of(Some(written));
-    for (size, sum) in huge_pages::of_containers(spec) {
-        if let Some(own) = own_pages.get(&size).filter(|own| **own < sum) {
-            let (own, sum) = (Quantity::bytes(*own), Quantity::bytes(sum));
-            report.invalid(
-                &path.field("limits").field(&size.resource()),
-                own.to_string(),
-                format_args!(
-                    "must be greater than or equal to aggregate container limits of {sum}"
-                ),
-            );
-        }
-    }
-    Some(own)
 }

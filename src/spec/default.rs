@@ -50,6 +50,7 @@ pub(crate) fn pod(pod: &mut Pod, node_name: &str) {
     for each in init.chain(&mut spec.containers) {
         container(each, host_network);
     }
+    super::pod_level::fill_in_requests(spec);
     if let Some(resources) = &mut spec.resources {
         requests(resources);
     }

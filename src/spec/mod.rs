@@ -62,6 +62,7 @@ mod manifest;
 pub(crate) mod names;
 mod network;
 pub(crate) mod parse;
+mod pod_level;
 mod pod_volume;
 pub(crate) mod position;
 mod probe_rules;

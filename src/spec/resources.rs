@@ -87,7 +87,7 @@ pub(crate) fn storage_overhead(spec: &PodSpec) -> u64 {
     written.map_or(0, |written| whole(written).unwrap_or(0))
 }
 
-fn whole(written: &Written) -> Option<u64> {
+pub(super) fn whole(written: &Written) -> Option<u64> {
     let quantity = Quantity::parse(&written.0).ok()?;
     u64::try_from(quantity.ceil()).ok()
 }
@@ -142,7 +142,7 @@ pub(super) fn is_sound(name: &str, written: &Written) -> bool {
     is_known(name) && amount(written, &Path::Root, &silent).is_some()
 }
 
-fn is_known(name: &str) -> bool {
+pub(super) fn is_known(name: &str) -> bool {
     ["cpu", "memory", "ephemeral-storage"].contains(&name)
         || huge_pages::is_resource(name)
         || name.contains('/')

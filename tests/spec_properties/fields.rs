@@ -95,7 +95,7 @@ const POD_SPEC: Table = &[
         Works("plan/condition.rs", "readiness_gates"),
     ),
     ("resourceClaims", Refused("resourceClaims: [{name: r}]")),
-    ("resources", Works("spec/assemble.rs", "pod_resources")),
+    ("resources", Works("spec/pod_level.rs", "spec.resources")),
     ("restartPolicy", Works("plan/restart.rs", "RestartPolicy")),
     ("runtimeClassName", Refused("runtimeClassName: kata")),
     ("runtimeClassName", Refused("runtimeClassName: gvisor")),

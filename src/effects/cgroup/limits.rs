@@ -106,23 +106,25 @@ impl Limits {
         }
     }
 
-    /// The values of the pod's container of that name, with these resources.
+    /// The values of the pod's container of that name, with these resources. Where it has no limit it has that of the
+    /// pod, `of_pod`: programs read the one of their own cgroup.
     pub fn container(
         pod: &PodSpec,
         name: &str,
         resources: ContainerResources,
+        of_pod: PodResources,
         settings: LimitSettings,
     ) -> Self {
+        let positive = |limit: Option<u64>| limit.filter(|limit| *limit > 0);
+        let cpu_limit = positive(resources.cpu_limit_milli).or(of_pod.cpu_limit_milli);
+        let memory_limit = positive(resources.memory_limit_bytes).or(of_pod.memory_limit_bytes);
         let huge_pages = pod.container(name).map(|c| c.huge_pages.clone());
-        let request = resources
-            .cpu_request_milli
-            .or(resources.cpu_limit_milli)
-            .unwrap_or(0);
+        let request = resources.cpu_request_milli.or(cpu_limit).unwrap_or(0);
         Self {
             shares: Some(shares(request)),
             container: true,
-            quota: Some(quota(resources.cpu_limit_milli, settings)),
-            memory_max: Some(resources.memory_limit_bytes),
+            quota: Some(quota(cpu_limit, settings)),
+            memory_max: Some(memory_limit),
             swap_max: Some(
                 match swap::own(settings.swap, pod.priority, pod.swap_max_bytes) {
                     Some(_) => None,
@@ -279,6 +281,35 @@ fn container_weight(shares: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_container_without_a_limit_has_that_of_its_pod() {
+        let text = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  \
+                    resources: {limits: {cpu: 500m, memory: 64Mi}}\n  containers:\n  \
+                    - {name: a, image: i, resources: {limits: {memory: 32Mi}, requests: {cpu: 100m}}}\n  \
+                    - {name: b, image: i}\n";
+        let context = crate::spec::convert::ConvertContext::of("n");
+        let found = crate::spec::convert::documents(text.as_bytes(), "f", &context);
+        let pod = &found.expect("valid").pods[0];
+        let larger = PodResources {
+            memory_limit_bytes: Some(128 << 20),
+            ..pod.resources
+        };
+        let of = |name: &str, of_pod| {
+            let own = pod.container(name).expect("there").resources;
+            let limits = Limits::container(pod, name, own, of_pod, LimitSettings::default());
+            let of = |resource| limits.limit(resource);
+            (
+                of(Resource::Memory),
+                of(Resource::Cpu),
+                of(Resource::Weight),
+            )
+        };
+        let (small, large) = (Some(32 << 20), Some(64 << 20));
+        assert_eq!(of("a", pod.resources), (small, Some(50_000), Some(102)));
+        assert_eq!(of("b", pod.resources), (large, Some(50_000), Some(512)));
+        assert_eq!(of("b", larger).0, Some(128 << 20));
+    }
 
     #[test]
     fn cpu_figures_are_the_kubelets() {

@@ -202,7 +202,8 @@ impl Cgroups {
     ) -> Result<String, CgroupError> {
         let path = self.container_path(path, &container.name);
         self.hierarchies.make(&path)?;
-        let limits = Limits::container(pod, &container.name, container.resources, self.settings);
+        let (name, own) = (&container.name, container.resources);
+        let limits = Limits::container(pod, name, own, pod.resources, self.settings);
         self.write(&path, &limits)?;
         if !container.security.privileged {
             for mount in self.hierarchies.mounts() {
@@ -316,7 +317,7 @@ impl Cgroups {
         self.write(&pod, &limits).expect("temp dir");
         for container in &spec.containers {
             let (name, resources) = (&container.name, container.resources);
-            let limits = Limits::container(spec, name, resources, self.settings);
+            let limits = Limits::container(spec, name, resources, spec.resources, self.settings);
             let path = self.container_path(&pod, &container.name);
             self.write(&path, &limits).expect("temp dir");
         }

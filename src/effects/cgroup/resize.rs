@@ -53,7 +53,7 @@ impl Cgroups {
         let containers = containers.iter().map(|(name, resources)| Target {
             container: Some(name.clone()),
             path: self.container_path(&path, name),
-            limits: Limits::container(spec, name, *resources, self.settings),
+            limits: Limits::container(spec, name, *resources, pod, self.settings),
         });
         let there = |target: &Target| self.hierarchies.exists(&target.path);
         let containers: Vec<Target> = containers.filter(there).collect();

@@ -46,7 +46,7 @@ impl Tree {
             fs::create_dir_all(folder).expect("temp dir");
             // As the kernel makes them.
             let resources = tree.spec.containers[0].resources;
-            let own = Limits::container(&tree.spec, "a", resources, settings);
+            let own = Limits::container(&tree.spec, "a", resources, tree.spec.resources, settings);
             for (file, _) in own.files(mode).iter().chain(&[("pids.max", String::new())]) {
                 fs::write(folder.join(file), "").expect("file");
             }

@@ -133,10 +133,10 @@ impl Cgroups {
         &self,
         spec: &PodSpec,
         (name, first_process): (&str, u32),
-        given: ContainerResources,
+        (given, of_pod): (ContainerResources, PodResources),
     ) -> Option<Values> {
         let path = self.container_path(&self.pod_path(spec.qos, &spec.uid), name);
-        let limits = Limits::container(spec, name, given, self.settings);
+        let limits = Limits::container(spec, name, given, of_pod, self.settings);
         let values = self.values(Some(name.to_owned()), path, &limits);
         process::runs(first_process).then_some(values)
     }

@@ -482,7 +482,10 @@ fn oom_score_adj(pod: &PodSpec, container: &ContainerSpec, node_memory: u64) -> 
         QosClass::Guaranteed => -997,
         QosClass::BestEffort => 1000,
         QosClass::Burstable => {
-            let request = |c: &ContainerSpec| c.resources.memory_request_bytes.unwrap_or(0);
+            let own = |c: &ContainerSpec| c.resources.memory_request_bytes.unwrap_or(0);
+            // What only the pod asks for is shared.
+            let shared = pod.shared_memory_request();
+            let request = |c: &ContainerSpec| own(c).saturating_add(shared);
             // A sidecar must not be killed before the containers that it serves.
             let served = match pod.init_containers.iter().any(|c| c.name == container.name) {
                 true if container.is_sidecar() => pod.containers.iter().map(request).min(),
@@ -520,6 +523,22 @@ mod tests {
             .map(|c| oom_score_adj(pod, c, 10_000))
             .collect::<Vec<_>>();
         assert_eq!(scores, [900, 600, 100, 500, 600]);
+    }
+
+    #[test]
+    fn what_only_the_pod_asks_for_is_shared_by_its_containers() {
+        let text = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  \
+                    resources: {requests: {memory: 6000}}\n  containers:\n  \
+                    - {name: a, image: i, resources: {requests: {memory: 2000}}}\n  \
+                    - {name: b, image: i}\n";
+        let context = crate::spec::convert::ConvertContext::of("n");
+        let found = crate::spec::convert::documents(text.as_bytes(), "f", &context);
+        let pod = &found.expect("valid").pods[0];
+        let scores = pod
+            .all_containers()
+            .map(|c| oom_score_adj(pod, c, 10_000))
+            .collect::<Vec<_>>();
+        assert_eq!(scores, [600, 800]);
     }
 
     #[test]

@@ -177,7 +177,13 @@ pub fn ensure(
                 spec.fs_group,
             ),
             VolumeSource::MemoryDir { size_limit_bytes } => {
-                let sizes = [*size_limit_bytes, spec.resources.memory_limit_bytes];
+                // The kernel would take half of the memory.
+                let of_node = Some(sources.node.memory_bytes).filter(|bytes| *bytes > 0);
+                let sizes = [
+                    *size_limit_bytes,
+                    spec.resources.memory_limit_bytes,
+                    of_node,
+                ];
                 let size = sizes.into_iter().flatten().min();
                 empty_dir::ensure_memory(
                     &layout.pod_run(&spec.uid).memory_volume(&volume.name),

@@ -12,14 +12,15 @@ use std::net::IpAddr;
 use k8s_openapi::api::core::v1 as core;
 
 use super::run::Run;
-use super::state::{ContainerState, Role};
+use super::state::{ContainerState, Role, Sandbox};
 use super::verdict::{Cause, Verdict};
 use super::{PodState, Settings, Wall};
+use crate::spec::ContainerResources;
 use crate::types::InOrder;
 use container::container;
 pub use container::{image_failure, start_failure};
 pub use service::{ALLOCATED, endpoints, service};
-use text::{addresses, some};
+use text::{addresses, resources, some};
 pub use text::{container_id, go_duration, time};
 
 /// The node's part of every pod's status.
@@ -117,6 +118,8 @@ fn status(
     let shown = |some: Vec<_>| Some(some).filter(|_| hold.is_none());
     let mut containers = show(state.mains());
     containers.order_by(|a, b| a.name.cmp(&b.name));
+    let has_sandbox = matches!(state.sandbox, Sandbox::Ready { .. });
+    let own = pod_level(state, manifest).filter(|_| has_sandbox);
     core::PodStatus {
         phase: Some(phase.as_str().to_owned()),
         conditions: Some(conditions::all(state, outcome(state))),
@@ -136,8 +139,28 @@ fn status(
             .or_else(|| verdict.map(|v| v.message.clone())),
         ephemeral_container_statuses: shown(show(state.ephemerals())).and_then(some),
         qos_class: Some(state.spec.qos.as_str().to_owned()),
+        allocated_resources: own.as_ref().and_then(|own| own.requests.clone()),
+        resources: own,
         ..core::PodStatus::default()
     }
+}
+
+/// The pod's own resources, as far as they are in its cgroup.
+fn pod_level(state: &PodState, manifest: &core::PodSpec) -> Option<core::ResourceRequirements> {
+    let own = manifest.resources.clone()?;
+    let now = state.resizing.actuated;
+    Some(match now == state.spec.resources {
+        true => own,
+        false => resources(
+            own,
+            &ContainerResources {
+                cpu_request_milli: Some(now.cpu_request_milli),
+                cpu_limit_milli: now.cpu_limit_milli,
+                memory_request_bytes: Some(now.memory_request_bytes),
+                memory_limit_bytes: now.memory_limit_bytes,
+            },
+        ),
+    })
 }
 
 /// The status of a pod that was refused at a shutdown (Kubernetes docs: Pod Lifecycle; KEP-2000; KEP-2712).
