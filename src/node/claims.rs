@@ -116,7 +116,13 @@ impl Node {
                 let mut budget = MOST_FILES;
                 let mut rows = rows;
                 for (row, record) in rows.iter_mut().zip(&records) {
-                    let counted = || disk_usage::of(&row.path, None, &mut budget).bytes;
+                    let counted = || {
+                        // The path of a local volume may be a symlink.
+                        let resolved = std::fs::canonicalize(&row.path).ok();
+                        let resolved = resolved.filter(|_| record.bound != Bound::Directory);
+                        let path = resolved.as_ref().unwrap_or(&row.path);
+                        disk_usage::of(path, None, &mut budget).bytes
+                    };
                     let limited = claim_size::used_by_quota(&layout, record);
                     row.used_bytes = limited.unwrap_or_else(counted);
                 }
@@ -203,7 +209,15 @@ fn claims_of(pod: &PodState) -> impl Iterator<Item = &String> {
 /// The name of what a claim is bound to. A directory is shown as a volume of its own.
 fn volume_name(record: &Record) -> String {
     match &record.bound {
-        Bound::Directory => format!("pvc-{}-{}", record.namespace, record.name),
+        Bound::Directory => {
+            let (namespace, name) = (&record.namespace, &record.name);
+            // `a-b` with `c` and `a` with `b-c` are two claims.
+            let own = namespace.contains('-').then(|| {
+                let hash = uid::of_name("PersistentVolume", namespace, name);
+                format!("-{:.5}", hash.as_str())
+            });
+            format!("pvc-{namespace}-{name}{}", own.unwrap_or_default())
+        }
         Bound::Volume { volume, .. } => volume.clone(),
     }
 }
@@ -246,7 +260,7 @@ fn with_state(documents: &[Shown], records: &[Record], layout: &Layout) -> Vec<S
                 let bound = bound.find(|(_, record)| volume_name(record) == name);
                 let claim = bound.map(|(key, record)| {
                     let claim = claims.get(key).map(|(claim, _)| *claim);
-                    reference(record, claim)
+                    (reference(record, claim), claim.is_some())
                 });
                 Arc::new(Object::Volume(Box::new(volume_shown(volume, claim))))
             }
@@ -309,16 +323,18 @@ fn claim_shown(
     claim
 }
 
+/// `claim`: what it is bound to, and whether a file still asks for that claim.
 fn volume_shown(
     volume: &core::PersistentVolume,
-    claim: Option<core::ObjectReference>,
+    claim: Option<(core::ObjectReference, bool)>,
 ) -> core::PersistentVolume {
     let mut volume = volume.clone();
     let phase = match claim {
-        Some(_) => "Bound",
+        Some((_, true)) => "Bound",
+        Some((_, false)) => "Released",
         None => "Available",
     };
-    if let (Some(claim), Some(spec)) = (claim, &mut volume.spec) {
+    if let (Some((claim, _)), Some(spec)) = (claim, &mut volume.spec) {
         spec.claim_ref = Some(claim);
     }
     volume.status = Some(core::PersistentVolumeStatus {

@@ -171,8 +171,12 @@ impl NodeState {
     }
 
     /// Refuses a pod that uses a claim that only one pod may use, while another one does (the scheduler's
-    /// `VolumeRestrictions`).
+    /// `VolumeRestrictions`), or a claim that is not known, as only one may be able to use that.
     pub(super) fn claim_taken(&self, pod: &PodSpec) -> Option<Rejection> {
+        if let Some(claim) = self.claim_without_document(pod) {
+            let why = format!("persistentvolumeclaim {:?} not found", claim.name);
+            return Some(failed(Reason::VolumeBinding, &why));
+        }
         let (claim, owner) = self.claim_owners(pod).next()?;
         let (claim, owner) = (claim.name, &owner.spec.key);
         // The scheduler names neither the claim nor the pod.
@@ -183,6 +187,12 @@ impl NodeState {
         Some(failed(Reason::VolumeRestrictions, &why))
     }
 
+    /// The first claim of this pod that has no document, and that another pod waits for.
+    fn claim_without_document(&self, pod: &PodSpec) -> Option<PodKey> {
+        let mut unknown = of(pod).filter(|key| !self.claims.all.contains_key(key));
+        unknown.find(|key| self.other_users(pod, key).next().is_some())
+    }
+
     /// The other pods that use claims of this one that only one pod may use.
     pub(super) fn claim_owners<'s>(
         &'s self,
@@ -191,11 +201,20 @@ impl NodeState {
         let all = &self.claims.all;
         let one_pod = move |key: &PodKey| all.get(key).is_some_and(|claim| claim.one_pod);
         of(pod).filter(one_pod).flat_map(move |key| {
-            let others = self.pods.values().filter(|other| other.spec.uid != pod.uid);
-            let wanted = key.clone();
-            let users = others.filter(move |other| of(&other.spec).any(|theirs| theirs == wanted));
-            let owners = users.filter(|other| other.takes_ports());
+            let owners = self.other_users(pod, &key);
             owners.map(move |other| (key.clone(), other))
         })
+    }
+
+    /// The other pods that use this claim.
+    fn other_users<'s>(
+        &'s self,
+        pod: &'s PodSpec,
+        claim: &PodKey,
+    ) -> impl Iterator<Item = &'s PodState> + use<'s> {
+        let others = self.pods.values().filter(|other| other.spec.uid != pod.uid);
+        let wanted = claim.clone();
+        let users = others.filter(move |other| of(&other.spec).any(|theirs| theirs == wanted));
+        users.filter(|other| other.takes_ports())
     }
 }

@@ -198,6 +198,8 @@ reasons! {
     NodeAffinity = Warning "NodeAffinity",
     /// Another pod has the `hostPort` that the pod wants; the message names it. The pod waits until it is free.
     NodePorts = Warning "NodePorts",
+    /// A claim of the pod has no document, and another pod waits for it already. Add the document of the claim.
+    VolumeBinding = Warning "VolumeBinding",
     /// Another pod uses the claim with access mode `ReadWriteOncePod`; the message names it. The pod waits until that pod has gone.
     VolumeRestrictions = Warning "VolumeRestrictions",
     /// A claim of the pod takes more than the size it asks for. The pod waits until files were removed, or the claim requests

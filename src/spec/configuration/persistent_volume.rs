@@ -76,6 +76,12 @@ fn spec(spec: &PersistentVolumeSpec, path: &Path<'_>, report: &Report) {
             "remove it, and mount the file system with these options on the node",
         );
     }
+    if spec.node_affinity.is_some() {
+        report.warn(
+            &path.field("nodeAffinity"),
+            "accepted, but not looked at: the volume is a directory of this node, whatever node it names",
+        );
+    }
     source(spec, path, report);
 }
 

@@ -98,8 +98,13 @@ fn all_pods_that_use_it_go_one_after_the_other_but_no_critical_one() {
         user("c", 2_000_000_000),
         named("d", 0),
     ];
-    let mut node = node(policy(&[]), &pods);
+    let mut node = node(policy(&[]), &[]);
     node.tell(sized(Some(MI)));
+    let pods = pods.map(Arc::new);
+    let all: Vec<_> = pods.iter().collect();
+    node.tell(Event::Node(NodeFact::DesiredChanged(desired(&all))));
+    node.work();
+    node.wait(1);
     look(&mut node, &taken(2 * MI));
     assert_eq!(evicted(&mut node).0, "a");
     assert_eq!(evicted(&mut node).0, "b");
@@ -272,5 +277,33 @@ fn only_one_pod_at_a_time_uses_a_read_write_once_pod_claim() {
         node.end_of(&PodUid::from("a"), 0);
         node.work();
         assert_eq!(stands(&node), ["b runs", "c runs"]);
+    }
+}
+
+#[test]
+fn one_pod_waits_for_the_document_of_a_claim_and_the_others_until_its_mode_is_known() {
+    for (one_pod, expected) in [
+        (false, ["a runs", "b runs", "c runs"]),
+        (true, ["a runs", "b VolumeRestrictions", "c runs"]),
+    ] {
+        let mut node = Node::new(300_000);
+        let pods = [user("a", 0), user("b", 0), named("c", 0)].map(Arc::new);
+        let all: Vec<_> = pods.iter().collect();
+        node.tell(Event::Node(NodeFact::DesiredChanged(desired(&all))));
+        node.work();
+        assert_eq!(stands(&node), ["a runs", "b VolumeBinding", "c runs"]);
+        let hold = node.state.pods["b"].hold().cloned();
+        assert_eq!(
+            hold.expect("held").message,
+            "Predicate VolumeBinding failed: persistentvolumeclaim \"data\" not found"
+        );
+        let claim = Claim {
+            one_pod,
+            counted_bytes: None,
+        };
+        let claims = [(key("data"), claim)];
+        node.tell(Event::Node(NodeFact::ClaimsChanged(claims.into())));
+        node.work();
+        assert_eq!(stands(&node), expected);
     }
 }
