@@ -170,10 +170,9 @@ fn upstream_servers_may_be_missing_and_may_go_and_come_back() {
                 );
             };
             quick("SERVFAIL");
-            assert_eq!(
-                world.short("ext.default.svc.cluster.local"),
-                "www.example.com."
-            );
+            // Without its target an alias would look like a name that does not exist.
+            let alias = "ext.default.svc.cluster.local";
+            assert_eq!(world.status(alias), "SERVFAIL");
             world.set_upstream(&[UPSTREAM]);
             quick("SERVFAIL");
             // A server without a route, and the name server itself, are never queried.
@@ -205,14 +204,16 @@ fn upstream_servers_may_be_missing_and_may_go_and_come_back() {
 }
 
 #[test]
-fn the_next_server_is_tried_if_one_is_silent_or_refuses_and_the_one_that_answers_is_kept() {
+fn the_next_server_is_tried_if_one_is_silent_or_refuses_and_a_silent_one_rests() {
     world(
         || (),
         |world| {
             world.set_upstream(&[UPSTREAM_2, UPSTREAM]);
             odd_server(UPSTREAM_2, |_, _, _| ());
             let _dnsmasq = Dnsmasq::start(UPSTREAM, &["--bind-interfaces"]);
-            assert_eq!(world.short("www.example.com"), "192.0.2.80");
+            for _ in 0..2 {
+                assert_eq!(world.short("www.example.com"), "192.0.2.80");
+            }
             let began = Instant::now();
             assert_eq!(world.short("www.example.com"), "192.0.2.80");
             assert!(

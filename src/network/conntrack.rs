@@ -2,7 +2,7 @@
 //! has none that matter.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use crate::sys::nfnetlink::{NESTED, Socket, attribute, put};
 
@@ -26,8 +26,8 @@ pub struct Connection {
     pub to: IpAddr,
     /// The destination port.
     pub port: u16,
-    /// The source of the replies: another address if the destination was rewritten.
-    pub answers_from: IpAddr,
+    /// The source of the replies: another one if the destination was rewritten.
+    pub answers_from: SocketAddr,
     family: u8,
     /// Its identity for the kernel.
     name: Vec<u8>,
@@ -69,7 +69,7 @@ fn is_unable(error: &io::Error) -> bool {
 fn connection(family: u8, attributes: &[u8]) -> Option<Connection> {
     let original = attribute(attributes, ORIGINAL)?;
     let (protocol, to, port) = tuple(original, Side::Destination)?;
-    let (_, answers_from, _) = tuple(attribute(attributes, REPLY)?, Side::Source)?;
+    let (_, ip, from_port) = tuple(attribute(attributes, REPLY)?, Side::Source)?;
     let mut name = Vec::new();
     put(&mut name, ORIGINAL | NESTED, original);
     for kind in [ID, ZONE] {
@@ -81,7 +81,7 @@ fn connection(family: u8, attributes: &[u8]) -> Option<Connection> {
         protocol,
         to,
         port,
-        answers_from,
+        answers_from: SocketAddr::new(ip, from_port),
         family,
         name,
     })
@@ -115,7 +115,7 @@ fn tuple(bytes: &[u8], side: Side) -> Option<(u8, IpAddr, u16)> {
 
 #[cfg(test)]
 impl Connection {
-    pub(super) fn for_test(protocol: u8, to: IpAddr, port: u16, answers_from: IpAddr) -> Self {
+    pub(super) fn for_test(protocol: u8, to: IpAddr, port: u16, answers_from: SocketAddr) -> Self {
         Self {
             protocol,
             to,

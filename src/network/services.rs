@@ -56,7 +56,7 @@ pub(super) fn assign(
     for entry in view {
         let key = &entry.spec.key;
         if let ServiceAddress::Given(wanted) = &entry.spec.address {
-            let refusals = |address: &IpAddr| refusal(key, *address, node, &owners);
+            let refusals = |address: &IpAddr| refusal(key, *address, node, (&owners, ranges));
             match wanted.iter().find_map(refusals) {
                 Some(error) => assigned.errors.push((key.clone(), error)),
                 None => {
@@ -183,7 +183,7 @@ fn refusal(
     service: &PodKey,
     address: IpAddr,
     node: &BTreeSet<IpAddr>,
-    owners: &BTreeMap<IpAddr, PodKey>,
+    (owners, ranges): (&BTreeMap<IpAddr, PodKey>, &Ranges),
 ) -> Option<NetworkError> {
     let service = service.clone();
     let taken = |owner: String| NetworkError::ServiceAddress {
@@ -193,6 +193,9 @@ fn refusal(
     };
     if let Some(other) = owners.get(&address) {
         return Some(taken(format!("service {other}")));
+    }
+    if let Some(range) = ranges.pods.iter().find(|range| range.contains(&address)) {
+        return Some(taken(format!("the pod CIDR {}", range.trunc())));
     }
     node.contains(&address)
         .then(|| taken("the node".to_owned()))

@@ -90,11 +90,14 @@ fn given_addresses_are_honoured_if_free_and_in_the_range() {
         ("10.77.16.0", outside),
         ("10.77.16.7", outside),
         ("10.96.0.10", outside),
-        ("10.77.0.5", outside),
         ("fd00::4", outside),
         (
             "10.77.16.5",
             taken("cannot have address {}: it belongs to the node"),
+        ),
+        (
+            "10.77.0.5",
+            taken("cannot have address {}: it belongs to the pod CIDR 10.77.0.0/20"),
         ),
         (
             "10.77.16.4",

@@ -63,14 +63,20 @@ pub fn view(state: &NodeState, node_ips: &[IpAddr]) -> ClusterView {
 }
 
 /// The part of a pod's state that the view depends on, apart from its spec.
-pub(super) fn facts(pod: &PodState) -> (bool, bool, bool, Vec<IpAddr>) {
+pub(super) fn facts(pod: &PodState) -> (bool, bool, bool, bool, Vec<IpAddr>) {
     let live = matches!(pod.sandbox, Sandbox::Ready { .. });
-    (live, is_ready(pod), pod.finished(), pod.ips.clone())
+    let (ready, serves) = (is_ready(pod), still_serves(pod));
+    (live, ready, serves, pod.finished(), pod.ips.clone())
 }
 
 /// A terminating pod is not ready, although its containers still run.
 fn is_ready(pod: &PodState) -> bool {
     pod.flags.ready.yes && pod.stopping().is_none() && pod.verdict.is_none()
+}
+
+/// Whether a terminating pod still answers.
+fn still_serves(pod: &PodState) -> bool {
+    pod.flags.ready.yes && pod.stopping().is_some() && pod.verdict.is_none()
 }
 
 /// The first address of each family, IPv4 first.
@@ -99,10 +105,25 @@ fn first_label(service: &ServiceSpec) -> Option<Label<'_>> {
     (!external).then_some((key, value, &service.key.namespace))
 }
 
-/// The pods behind a service, of those that have its first label.
+/// The pods behind a service, of those that have its first label. If none is ready, its own address leads to those that
+/// still serve while they terminate (KEP-1669).
 fn endpoints(service: &ServiceSpec, pods: &[&WithIps<'_>]) -> Vec<Endpoint> {
+    let ready = endpoints_of(service, pods, |pod| counts(service, pod));
+    if ready.is_empty() && service.address != ServiceAddress::Headless {
+        return endpoints_of(service, pods, |pod| {
+            selects(service, pod) && still_serves(pod)
+        });
+    }
+    ready
+}
+
+fn endpoints_of(
+    service: &ServiceSpec,
+    pods: &[&WithIps<'_>],
+    counts: impl Fn(&PodState) -> bool,
+) -> Vec<Endpoint> {
     pods.iter()
-        .filter(|(pod, _)| counts(service, pod))
+        .filter(|(pod, _)| counts(pod))
         .map(|(pod, ips)| Endpoint {
             pod: pod.spec.key.clone(),
             hostname: own_name(service, &pod.spec).map(str::to_owned),
@@ -117,10 +138,13 @@ fn endpoints(service: &ServiceSpec, pods: &[&WithIps<'_>]) -> Vec<Endpoint> {
 }
 
 fn counts(service: &ServiceSpec, pod: &PodState) -> bool {
+    selects(service, pod) && (service.with_unready || is_ready(pod))
+}
+
+fn selects(service: &ServiceSpec, pod: &PodState) -> bool {
     let manifest = &pod.spec.manifest;
     let mut wanted = service.selector.iter();
-    let selected = wanted.all(|(key, value)| manifest.label(key) == Some(value));
-    selected && !pod.finished() && (service.with_unready || is_ready(pod))
+    wanted.all(|(key, value)| manifest.label(key) == Some(value)) && !pod.finished()
 }
 
 fn own_name<'p>(service: &ServiceSpec, pod: &'p PodSpec) -> Option<&'p str> {

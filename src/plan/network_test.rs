@@ -194,15 +194,31 @@ fn a_pod_is_behind_a_service_from_ready_until_it_goes() {
     assert_eq!(node.behind("any"), ["a@[10.0.0.2]"]);
     node.start("a");
     assert_eq!(node.behind("s"), ["a@[10.0.0.2]"]);
-    node.read(&text);
-    assert!(node.behind("s").is_empty(), "a pod that goes is not ready");
+    let headless = service("headless", &format!("{WEB}, clusterIP: None"));
+    let text = text + &headless;
+    node.read(&(pod("b", "app: web", "") + &text));
+    assert_eq!(node.behind("s"), ["a@[10.0.0.2]"], "it still serves");
+    assert!(
+        node.behind("headless").is_empty(),
+        "a pod that goes is not ready"
+    );
     assert_eq!(node.behind("any"), ["a@[10.0.0.2]"]);
     assert!(!node.view().pods[0].ready);
-    let uid = node.uid("a");
-    node.tell(Event::Pod {
-        uid,
-        fact: PodFact::SandboxLost,
-    });
+    node.sandboxes(&[("b", &["10.0.0.3"])]);
+    node.start("b");
+    assert_eq!(node.behind("s"), ["b@[10.0.0.3]"], "another one is ready");
+    node.exit("b");
+    assert_eq!(node.behind("s"), ["a@[10.0.0.2]"]);
+    node.read(&text);
+    node.exit("a");
+    assert!(node.behind("s").is_empty(), "it does not serve any more");
+    for name in ["a", "b"] {
+        let uid = node.uid(name);
+        node.tell(Event::Pod {
+            uid,
+            fact: PodFact::SandboxLost,
+        });
+    }
     assert!(node.behind("any").is_empty());
     assert!(node.view().pods.is_empty());
 }

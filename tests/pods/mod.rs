@@ -367,6 +367,14 @@ fn check_view(now: &NodeState, view: &ClusterView) {
             matches!(p.sandbox, Sandbox::Ready { .. }) && !p.finished() && (ready || !ready_only)
         };
         let mut expected: Vec<_> = now.pods.values().filter(may).map(|p| &p.spec.key).collect();
+        if expected.is_empty() {
+            // Those that go serve as long as there is no other.
+            let serves = |p: &&PodState| {
+                let live = matches!(p.sandbox, Sandbox::Ready { .. }) && !p.finished();
+                live && p.flags.ready.yes && p.stopping().is_some() && p.verdict.is_none()
+            };
+            expected.extend(now.pods.values().filter(serves).map(|p| &p.spec.key));
+        }
         expected.sort();
         let found: Vec<_> = service.endpoints.iter().map(|e| &e.pod).collect();
         let name = &service.spec.key;

@@ -1,4 +1,5 @@
-//! The constant chains. They stay the same while pods and services come and go; what differs is in maps and sets.
+//! The constant chains. They stay the same while pods and services come and go (but for services with addresses out of
+//! range); what differs is in maps and sets.
 //!
 //! # Beside other firewalls
 //!
@@ -13,12 +14,15 @@
 //!   `FORWARD` policy) must be told to let the bridge through. Doctor names such tables.
 //! - On the bridge: -400, before ebtables (-300).
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
+use std::net::IpAddr;
 
 use ipnet::IpNet;
 
 use super::Ruleset;
 use super::tables::Family;
+use crate::types::Gather;
 
 /// The constant text for these settings, the `bridge` part after a line `---`.
 pub(super) fn frame(rules: &Ruleset, bridge_family: bool) -> String {
@@ -164,6 +168,16 @@ fn refusals(rules: &Ruleset) -> String {
         let _ = writeln!(
             unserved,
             "\t\t{family} daddr {net} goto refuse comment \"no such port, or no endpoint is ready\""
+        );
+    }
+    let beyond = rules.services.iter().flat_map(|service| &service.addresses);
+    let in_range = |ip: &&IpAddr| rules.service_cidrs.iter().any(|range| range.contains(*ip));
+    let beyond: BTreeSet<&IpAddr> = beyond.filter(|ip| !in_range(ip)).gather();
+    for ip in beyond {
+        let family = word(&IpNet::from(*ip));
+        let _ = writeln!(
+            unserved,
+            "\t\t{family} daddr {ip} goto refuse comment \"an address of a service, out of range\""
         );
     }
     format!(

@@ -2,7 +2,7 @@
 //! after a port was forwarded or its pod was removed.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
@@ -17,7 +17,7 @@ type Door = (Protocol, Option<IpAddr>, u16);
 /// The pods behind each door, and the addresses of all pods.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Doors {
-    behind: BTreeMap<Door, BTreeSet<IpAddr>>,
+    behind: BTreeMap<Door, BTreeSet<SocketAddr>>,
     pods: BTreeSet<IpAddr>,
 }
 
@@ -29,7 +29,8 @@ impl Doors {
             for port in &pod.host_ports {
                 let at = port.host_ip.filter(|at| !at.is_unspecified());
                 let behind = doors.behind.entry((port.protocol, at, port.port));
-                behind.or_default().extend(&pod.ips);
+                let to = pod.ips.iter().map(|ip| SocketAddr::new(*ip, port.to));
+                behind.or_default().extend(to);
             }
         }
         for service in &rules.services {
@@ -38,7 +39,7 @@ impl Doors {
             let on_node = service.node_port.map(|port| (service.protocol, None, port));
             for door in at.chain(on_node) {
                 let behind = doors.behind.entry(door).or_default();
-                behind.extend(service.endpoints.iter().map(|at| at.ip()));
+                behind.extend(&service.endpoints);
             }
         }
         doors
@@ -52,7 +53,8 @@ impl Doors {
         });
         let none = BTreeSet::new();
         let doors = changed.map(|door| (*door, new.behind.get(door).unwrap_or(&none).clone()));
-        let served: BTreeSet<&IpAddr> = self.behind.values().flatten().gather();
+        let served = self.behind.values().flatten();
+        let served: BTreeSet<IpAddr> = served.map(SocketAddr::ip).gather();
         let gone = self
             .pods
             .iter()
@@ -69,7 +71,7 @@ impl Doors {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Stale {
     /// UDP doors whose pods have changed, with the current ones.
-    doors: BTreeMap<Door, BTreeSet<IpAddr>>,
+    doors: BTreeMap<Door, BTreeSet<SocketAddr>>,
     /// Addresses of removed pods. Also for TCP: the next packet of a client then finds a new pod, or is refused at
     /// once instead of being sent to an address that never answers.
     gone: BTreeSet<IpAddr>,
@@ -91,7 +93,7 @@ impl Stale {
             answers_from,
             ..
         } = connection;
-        if to != answers_from && self.gone.contains(answers_from) {
+        if *to != answers_from.ip() && self.gone.contains(&answers_from.ip()) {
             return true;
         }
         if connection.protocol != UDP {
@@ -200,7 +202,7 @@ mod tests {
             protocol,
             to.parse().unwrap(),
             port,
-            answers_from.parse().unwrap(),
+            SocketAddr::new(answers_from.parse().unwrap(), 53),
         )
     }
 
@@ -216,6 +218,11 @@ mod tests {
         let opened = between(&[(2, &[])], &[(2, &port)]);
         let closed = between(&[(2, &port), (3, &[])], &[(3, &[])]);
         let silent = between(&[(2, &[])], &[]);
+        let elsewhere = [HostPort {
+            to: 5353,
+            ..port[0]
+        }];
+        let moved = between(&[(2, &port)], &[(2, &elsewhere)]);
         let cases: &[(&str, &Stale, Connection, bool)] = &[
             (
                 "to the node itself",
@@ -234,6 +241,12 @@ mod tests {
                 &opened,
                 connection(17, "192.0.2.1", 53, "10.0.0.2"),
                 false,
+            ),
+            (
+                "to another port of the pod",
+                &moved,
+                connection(17, "192.0.2.1", 53, "10.0.0.2"),
+                true,
             ),
             (
                 "to another port",

@@ -86,6 +86,10 @@ fn example() -> Ruleset {
                 )
             },
             route("default/idle", 82, Some(30082), &[]),
+            ServiceRoute {
+                addresses: vec!["10.44.1.1".parse().unwrap()],
+                ..route("default/far", 83, None, &[])
+            },
         ],
     }
 }

@@ -168,10 +168,8 @@ impl Names {
             Outcome::Follow(links) => {
                 let asked = compose(links.target(), query.rtype);
                 let said = self.upstream.ask(&own, &asked, transport).await;
-                let said = said
-                    .as_deref()
-                    .and_then(|said| Message::from_slice(said).ok());
-                Some(links.finish(&query, said))
+                // Aliases alone would say that the target does not exist.
+                said.map(|said| links.finish(&query, Message::from_slice(&said).ok()))
             }
             Outcome::Ignore | Outcome::Answer(_) | Outcome::Forward => {
                 self.upstream.ask(&own, question, transport).await

@@ -66,7 +66,12 @@ pub fn endpoints(entry: &ServiceEntry) -> core::Endpoints {
     let subsets = by_ports
         .into_iter()
         .map(|(ports, endpoints)| core::EndpointSubset {
-            addresses: Some(endpoints.into_iter().flat_map(addresses).collect()),
+            addresses: Some(
+                endpoints
+                    .into_iter()
+                    .flat_map(|e| addresses(entry, e))
+                    .collect(),
+            ),
             not_ready_addresses: None,
             ports: Some(listed(entry, ports)),
         })
@@ -95,8 +100,13 @@ fn listed(entry: &ServiceEntry, numbers: &[Option<u16>]) -> Vec<core::EndpointPo
         .collect()
 }
 
-fn addresses(endpoint: &Endpoint) -> impl Iterator<Item = core::EndpointAddress> {
-    endpoint.ips.iter().map(|ip| core::EndpointAddress {
+/// Those of the service's families.
+fn addresses(
+    entry: &ServiceEntry,
+    endpoint: &Endpoint,
+) -> impl Iterator<Item = core::EndpointAddress> {
+    let ips = entry.spec.families.of(&endpoint.ips);
+    ips.into_iter().map(|ip| core::EndpointAddress {
         ip: ip.to_string(),
         hostname: endpoint.hostname.clone(),
         target_ref: Some(core::ObjectReference {
