@@ -164,13 +164,32 @@ impl<'a> Source<'a> {
     pub(super) fn pods(self, client: &Client, namespace: &str) -> Result<Vec<Value>> {
         let object = client.get(&self.path(namespace))?;
         match self {
-            Self::Workload(..) => {
+            Self::Workload(kind, _) => {
                 let pods = client.get(&pod_path(namespace, ""))?;
-                Ok(pods_of(&object, &pods).cloned().collect())
+                // Those of a CronJob belong to its Jobs.
+                let owner = match kind {
+                    WorkloadKind::CronJob => newest_job(client, namespace, &object)?,
+                    _ => Some(object),
+                };
+                let owner = owner.unwrap_or_default();
+                Ok(pods_of(&owner, &pods).cloned().collect())
             }
             Self::Service(_) => pods_behind(client, namespace, &object),
         }
     }
+}
+
+/// The newest Job that a CronJob has made and not removed.
+fn newest_job(client: &Client, namespace: &str, cron: &Value) -> Result<Option<Value>> {
+    let namespace = encode(namespace);
+    let jobs = client.get(&format!("/apis/batch/v1/namespaces/{namespace}/jobs"))?;
+    let own = pods_of(cron, &jobs);
+    let newest = own.max_by_key(|job| {
+        let metadata = &job["metadata"];
+        let text = |field: &str| metadata[field].as_str().unwrap_or_default().to_owned();
+        (text("creationTimestamp"), text("name"))
+    });
+    Ok(newest.cloned())
 }
 
 /// The pods that a service selects.
@@ -255,7 +274,7 @@ pub(super) fn workload_path(kind: WorkloadKind, namespace: &str, name: &str) -> 
     format!("/{root}/namespaces/{namespace}/{plural}/{name}")
 }
 
-/// The pods of a list that were made from this document.
+/// The pods, or Jobs, of a list that were made from this document.
 pub(super) fn pods_of<'p>(owner: &'p Value, list: &'p Value) -> impl Iterator<Item = &'p Value> {
     let uid = &owner["metadata"]["uid"];
     let items = list["items"].as_array().into_iter().flatten();

@@ -94,7 +94,10 @@ impl Node {
         let history = histories.of(&subject);
         let history = history.filter(|history| !history.revisions.is_empty());
         let Some(history) = history else {
-            let message = format!("no rollout history found for {subject}");
+            let message = match self.missing(&subject) {
+                Some(message) => message,
+                None => format!("no rollout history found for {subject}"),
+            };
             return Err((CommandErrorKind::NotFound, message));
         };
         if request.rollout == Rollout::History {
@@ -117,6 +120,34 @@ impl Node {
         let (answer, instead) = found.map_err(|message| (CommandErrorKind::Conflict, message))?;
         self.record(&Event::Node(NodeFact::PutInstead(subject, instead)));
         Ok(answer)
+    }
+}
+
+impl Node {
+    /// The sentence for a document that is not there.
+    fn missing(&self, subject: &Subject) -> Option<String> {
+        let (resource, name) = match subject {
+            Subject::Workload(key) => {
+                let desired = self.state.desired.as_ref();
+                if desired.is_some_and(|desired| desired.workloads.contains_key(key)) {
+                    return None;
+                }
+                let plural = format!("{}s", key.kind.as_str().to_lowercase());
+                let resource = match key.kind.version().split_once('/') {
+                    Some((group, _)) => format!("{plural}.{group}"),
+                    None => plural,
+                };
+                (resource, &key.name)
+            }
+            Subject::Pod(key) => {
+                let mut pods = self.state.pods.values();
+                if pods.any(|pod| pod.spec.key == *key) {
+                    return None;
+                }
+                ("pods".to_owned(), &key.name)
+            }
+        };
+        Some(format!("{resource} \"{name}\" not found"))
     }
 }
 

@@ -302,7 +302,11 @@ pub(super) fn done(
         );
         Notices::new(out, pod).pod(Reason::LifecycleHTTPFallback, text);
     }
-    if let Some(failure) = &outcome.failure {
+    // One that the stop signal has cut off is reported already.
+    let stopping = pod.container(&instance.container);
+    let stopping = stopping.and_then(|c| c.run.course()?.stop.asked);
+    let told = hook == HookKind::PreStop && stopping.is_some();
+    if let Some(failure) = outcome.failure.as_ref().filter(|_| !told) {
         tell_failure(pod, (&instance.container, hook), failure, out);
     }
 }

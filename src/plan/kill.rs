@@ -312,7 +312,12 @@ fn text(
         }
         KillReason::Liveness => format!("{what} {name} failed liveness probe{again}"),
         KillReason::Startup => format!("{what} {name} failed startup probe{again}"),
-        KillReason::PostStartHook => format!("{what} {name} failed postStart hook{again}"),
+        KillReason::PostStartHook => {
+            // By `OnFailure` that depends on the exit code.
+            let again = Some(again).filter(|_| policy == RestartPolicy::Always);
+            let again = again.unwrap_or_default();
+            format!("{what} {name} failed postStart hook{again}")
+        }
         KillReason::DefinitionChanged if main => {
             format!("Container {name} definition changed, will be restarted")
         }

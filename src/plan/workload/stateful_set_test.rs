@@ -67,6 +67,24 @@ fn a_stateful_set_is_updated_from_the_highest_number_on_while_all_others_are_ava
 }
 
 #[test]
+fn a_partition_counts_pods_from_the_first_ordinal() {
+    let more = "  podManagementPolicy: Parallel\n  ordinals: {start: 3}\n  updateStrategy: \
+                {rollingUpdate: {partition: 1}}\n";
+    let mut world = World::new();
+    world.read(&document("StatefulSet", 'a', 3, more));
+    world.set_ready('a', true);
+    world.read(&document("StatefulSet", 'b', 3, more));
+    for _ in 0..5 {
+        world.set_ready('b', true);
+        world.gone();
+    }
+    assert_eq!(world.names(), ["web-3", "web-4", "web-5"]);
+    let first = world.uids('a');
+    assert_eq!(first.len(), 1);
+    assert_eq!(&*world.state.pods[&first[0]].spec.key.name, "web-3");
+}
+
+#[test]
 fn a_stateful_set_may_be_updated_several_pods_at_a_time_and_broken_ones_first() {
     let more = "  podManagementPolicy: Parallel\n";
     let two = format!("{more}  updateStrategy: {{rollingUpdate: {{maxUnavailable: 67%}}}}\n");

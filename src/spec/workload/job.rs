@@ -506,10 +506,15 @@ impl PodSpec {
 }
 
 /// Tells editions of a Job apart: by the template, by what makes it complete, and by its own labels and annotations.
-pub(super) fn edition(pod: &Pod, job: &Job, metadata: &ObjectMeta) -> PodUid {
+pub(super) fn edition(
+    pod: &Pod,
+    completions: Option<u32>,
+    job: &Job,
+    metadata: &ObjectMeta,
+) -> PodUid {
     let text = serde_json::to_string(&(
         uid::short(pod),
-        (job.completions, job.indexed),
+        (completions, job.indexed),
         (&metadata.namespace, &metadata.name),
         (&metadata.labels, &metadata.annotations),
     ));

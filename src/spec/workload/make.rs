@@ -199,8 +199,14 @@ pub(in crate::spec) fn make(
     let mut formerly = None;
     let revision = match &job {
         Some(job) => {
-            let edition = job::edition(&template, job, &metadata);
-            formerly = (template != pod).then(|| job::edition(&pod, job, &metadata).0);
+            // To write `parallelism` down makes no other edition, although `completions` has no default then.
+            let completions = job.completions.or(Some(1));
+            let edition = job::edition(&template, completions, job, &metadata);
+            let former = match job.completions {
+                None => job::edition(&template, None, job, &metadata),
+                given => job::edition(&pod, given, job, &metadata),
+            };
+            formerly = (former.0 != edition.0).then_some(former.0);
             job::prepare(&mut pod, &key, &edition, job.indexed);
             edition.0
         }

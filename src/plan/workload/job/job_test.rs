@@ -158,6 +158,22 @@ fn what_is_complete_stays_so_until_the_file_changes() {
 }
 
 #[test]
+fn the_default_written_down_makes_no_other_edition() {
+    let bare = document("Never", "");
+    let written = document("Never", "  parallelism: 1\n");
+    for (one, other) in [(&bare, &written), (&written, &bare)] {
+        let mut world = World::new();
+        world.read(one);
+        world.end("j-0-0", 0);
+        world.read(other);
+        world.gone();
+        assert_eq!(world.running(), [""; 0]);
+        let outcome = world.outcome();
+        assert!(outcome.starts_with("Complete"), "{outcome}");
+    }
+}
+
+#[test]
 fn a_failed_pod_is_followed_by_another_after_a_pause_up_to_the_limit() {
     let mut world = World::new();
     world.read(&document("Never", "  backoffLimit: 2\n"));

@@ -360,9 +360,11 @@ impl<'s> Stage<'s> {
         wanted
     }
 
+    /// The first ordinal that is updated.
     fn partition(&self) -> u64 {
+        let start = self.new.first().map_or(0, |new| ordinal(new.wanted));
         match self.workload.update {
-            Update::InPlace { partition, .. } => u64::from(partition),
+            Update::InPlace { partition, .. } => start + u64::from(partition),
             Update::Rolling { .. } | Update::Recreate | Update::OnDelete => 0,
         }
     }
