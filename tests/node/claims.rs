@@ -74,8 +74,14 @@ fn data_of_a_claim_outlives_pods_files_agents_and_is_removed_on_request_only() {
         &pod("a", "data", "  securityContext: {runAsUser: 1883}\n"),
     );
     wait_mount_failure(&agent, "\"v\" : persistentvolumeclaim \"data\" not found");
+    // Another one waits outside, as the claim may be for one pod only.
+    agent.write("b.yaml", &pod("b", "data", ""));
+    agent.wait_pod("b", |pod| pod["status"]["reason"] == "VolumeBinding");
     agent.write("claim.yaml", CLAIM);
     agent.wait_running("a");
+    agent.wait_running("b");
+    agent.remove("b.yaml");
+    agent.wait_gone("b");
     run(&agent, "a", "echo kept >/data/file; mkdir -m 700 /data/own");
     let pvc = cells(&agent, &["get", "pvc", "--no-headers"]);
     assert_eq!(

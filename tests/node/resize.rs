@@ -214,3 +214,33 @@ fn a_resize_that_does_not_fit_waits_for_room_or_for_another_edit() {
         assert!(metrics.lines().any(|l| l == line), "{line} in {metrics}");
     }
 }
+
+#[test]
+fn containers_without_limits_have_those_of_their_pod_also_after_an_edit() {
+    let agent = Agent::start();
+    let text = |cpu: u64, memory: u64| {
+        let own = format!("  resources: {{limits: {{cpu: {cpu}m, memory: {memory}Mi}}}}\n");
+        let all = [("main", STAY, ""), ("other", STAY, "")];
+        staged(&agent, "a", &own, &[], &all)
+    };
+    let has = |pod: &Value, cpu: u64, memory: u64| {
+        for container in ["", "main", "other"] {
+            let found = limits(&agent, pod, container);
+            assert_eq!(found, (cpu, memory), "{container}");
+        }
+    };
+    agent.write("a.yaml", &text(200, 64));
+    let before = agent.wait_running("a");
+    has(&before, 200, 64);
+    let shown = &before["status"]["resources"];
+    assert_eq!(shown["requests"]["cpu"], "200m", "{shown}");
+    for (cpu, memory) in [(300, 128), (100, 32)] {
+        agent.write("a.yaml", &text(cpu, memory));
+        let after = agent.wait_pod("a", |pod| {
+            condition(pod, "PodResizeInProgress").is_none()
+                && pod["status"]["resources"]["limits"]["memory"] == format!("{memory}Mi")
+        });
+        has(&after, cpu, memory);
+        assert_eq!(pid(&agent, &before, "main"), pid(&agent, &after, "main"));
+    }
+}

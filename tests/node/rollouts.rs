@@ -314,7 +314,7 @@ fn clients_follow_undo_and_restart_rollouts() {
     );
     failed(
         &["rollout", "undo", "deploy/none"],
-        "no rollout history found for deployment default/none",
+        "deployments.apps \"none\" not found",
     );
     failed(&["rollout", "pause", "deploy/web"], "web.yaml");
     failed(
@@ -371,7 +371,7 @@ fn clients_follow_undo_and_restart_rollouts() {
     }
     failed(
         &["rollout", "history", "deploy/web"],
-        "no rollout history found",
+        "deployments.apps \"web\" not found",
     );
 }
 

@@ -554,6 +554,12 @@ fn a_cron_job_runs_what_it_has_missed_once() {
         list["metadata"]["uid"]
     );
     assert_eq!(agent.ok(&["logs", &format!("job/{job}")]), "tock\n");
+    assert_eq!(agent.ok(&["logs", "cronjob/tick"]), "tock\n");
+    let missing = agent.cli(&["rollout", "restart", "deployment/nope"]);
+    assert_eq!(
+        String::from_utf8_lossy(&missing.stderr),
+        "error: deployments.apps \"nope\" not found\n"
+    );
     let page = agent.ok(&["describe", "cronjob", "tick"]);
     assert!(
         page.contains("SuccessfulCreate") && page.contains("SawCompletedJob"),
