@@ -443,8 +443,11 @@ impl NodeState {
             if stage.lacks_former() && histories.may_resume(key) {
                 stage.await_former(&histories.updated(&subject));
             }
-            let wanted = stage.wanted(progress);
-            pods.extend(wanted.map(|pod| (pod.uid.clone(), Arc::clone(pod))));
+            let wanted: Vec<_> = stage.wanted(progress).map(Arc::clone).collect();
+            if !resumed && key.kind == WorkloadKind::StatefulSet {
+                histories.note_updated(&subject, workload, &stage.updated(&wanted));
+            }
+            pods.extend(wanted.into_iter().map(|pod| (pod.uid.clone(), pod)));
             let before = Progress::clone(progress);
             progress.resumed = histories.is_resumed(&subject);
             let unready = match workload.rollback && !progress.complete {
@@ -465,7 +468,6 @@ impl NodeState {
             let misses = stage.misses_former(progress) && histories.may_resume(key);
             let is_quiet = self.shutdown.is_none() && self.cordon.is_none();
             let is_alone = !misses && is_quiet && stage.has_no_former(progress);
-            let alone = is_alone.then(|| stage.updated());
             self.workloads.rollout_changes += u64::from(changed);
             // What stood still may go on.
             self.workloads.due |= failed && !progress.failed;
@@ -491,8 +493,8 @@ impl NodeState {
                 if let Some(message) = histories.fail(&subject, &why) {
                     out.push(notice::of(key, Reason::RolledBack, message));
                 }
-            } else if let Some(updated) = alone {
-                histories.alone(&subject, workload, &updated);
+            } else if is_alone {
+                histories.alone(&subject, workload);
             }
             self.workloads.wake = self.workloads.wake.into_iter().chain(wake).min();
         }

@@ -29,7 +29,7 @@ const MAX_UPDATED: usize = 1_000;
 pub(super) struct Resumed {
     /// What is in force until its pods are back.
     pub(super) instead: Instead,
-    halfway: Halfway,
+    by_hand: bool,
     /// The pods are back, and the file's own template is about to take effect again.
     pub(super) over: bool,
     /// The number of reads of the file in which `instead` had no effect.
@@ -87,10 +87,10 @@ impl Histories {
         let subject = Subject::Workload(key.clone());
         let history = self.of(&subject);
         let interrupted = history.and_then(|history| interrupted(history, key.kind));
-        if let Some((instead, halfway)) = interrupted {
+        if let Some((instead, by_hand)) = interrupted {
             let resumed = Resumed {
                 instead,
-                halfway,
+                by_hand,
                 over: false,
                 unheeded: 0,
             };
@@ -106,8 +106,11 @@ impl Histories {
 
     /// How far the rollout was, if it is so.
     pub(super) fn halfway(&self, subject: &Subject) -> Option<Halfway> {
-        let resumed = self.resumed.get(subject);
-        resumed.map(|resumed| resumed.halfway.clone())
+        let resumed = self.resumed.get(subject)?;
+        Some(Halfway {
+            updated: self.updated(subject),
+            by_hand: resumed.by_hand,
+        })
     }
 
     /// The ordinals of a StatefulSet whose pods had a template after the good one.
@@ -161,40 +164,50 @@ impl Histories {
         })
     }
 
-    /// Notes that no pod of an earlier template is left, so that a reboot brings none back; of a StatefulSet none of these
-    /// ordinals, which are `updated`.
-    pub(super) fn alone(
+    /// Notes that no pod of an earlier template is left, so that a reboot brings none back.
+    pub(super) fn alone(&mut self, subject: &Subject, workload: &Workload) {
+        if let Some(history) = self.on_its_way(subject, workload)
+            && !history.alone
+        {
+            history.alone = true;
+            self.changes += 1;
+            self.progress_changes += 1;
+        }
+    }
+
+    /// Notes that pods of these ordinals of a StatefulSet are to have the file's template. It does not rest: it is on disk
+    /// about when they start to write.
+    pub(super) fn note_updated(
         &mut self,
         subject: &Subject,
         workload: &Workload,
-        updated: &BTreeSet<u64>,
+        ordinals: &BTreeSet<u64>,
     ) {
-        let Some(history) = self.all.get_mut(subject) else {
+        let Some(history) = self.on_its_way(subject, workload) else {
             return;
         };
-        let in_force = workload.revision == history.written;
-        if !in_force || history.good.as_ref() == Some(&history.written) {
+        if history.good.is_none() || ordinals.is_subset(&history.updated) {
             return;
         }
-        let more = history.good.is_some() && !updated.is_subset(&history.updated);
-        if more {
-            if history.updated.len() >= MAX_UPDATED {
-                history.updated.clear();
-            }
-            history.updated.extend(updated);
+        if history.updated.len() >= MAX_UPDATED {
+            history.updated.clear();
         }
-        if more || !history.alone {
-            // Versions that do not know ordinals start all pods with what the file says.
-            history.alone = true;
-            self.changes += 1;
-            // Which pods were updated does not rest: it is on disk about when they start to write.
-            self.progress_changes += u64::from(!more);
-        }
+        history.updated.extend(ordinals);
+        // Versions that do not know ordinals start all pods with what the file says.
+        history.alone = true;
+        self.changes += 1;
+    }
+
+    /// The history of a document whose file's template is in force and has not reached all pods yet.
+    fn on_its_way(&mut self, subject: &Subject, workload: &Workload) -> Option<&mut History> {
+        let history = self.all.get_mut(subject)?;
+        let in_force = workload.revision == history.written;
+        (in_force && history.good.as_ref() != Some(&history.written)).then_some(&mut **history)
     }
 }
 
-/// The good template of an interrupted rollout, to be put in force.
-fn interrupted(history: &History, kind: WorkloadKind) -> Option<(Instead, Halfway)> {
+/// The good template of an interrupted rollout, to be put in force, and whether it goes on by hand ([`Halfway`]).
+fn interrupted(history: &History, kind: WorkloadKind) -> Option<(Instead, bool)> {
     let good = history.good.as_ref();
     let good = good.filter(|good| **good != history.written)?;
     let none_left = history.alone && history.updated.is_empty();
@@ -215,11 +228,8 @@ fn interrupted(history: &History, kind: WorkloadKind) -> Option<(Instead, Halfwa
     };
     let update = &document["spec"]["updateStrategy"];
     let partition = update["rollingUpdate"]["partition"].as_u64();
-    let halfway = Halfway {
-        updated: history.updated.clone(),
-        by_hand: update["type"] == "OnDelete" || partition.is_some_and(|below| below > 0),
-    };
-    Some((instead, halfway))
+    let by_hand = update["type"] == "OnDelete" || partition.is_some_and(|below| below > 0);
+    Some((instead, by_hand))
 }
 
 /// Whether pods of two templates of this document may run side by side.

@@ -274,6 +274,7 @@ fn pods_in_order_that_do_not_come_back_hold_a_rollout_for_a_time_only() {
     node.world.tell(Event::Pod { uid: first, fact });
     node.save(&of('b'));
     assert_eq!(node.world.shown(), "a a-");
+    // The deleted one was to have the new template already.
     node.reboot();
     assert_eq!(node.world.shown(), "A");
     node.pass(resume::WITHIN_MS - 1);
@@ -281,6 +282,32 @@ fn pods_in_order_that_do_not_come_back_hold_a_rollout_for_a_time_only() {
     node.pass(1);
     node.settle('b');
     assert_eq!(node.world.shown(), "b b");
+}
+
+#[test]
+fn power_cuts_do_not_spread_a_broken_template() {
+    for order in ["OrderedReady", "Parallel"] {
+        let of = |letter| {
+            let more = format!("  podManagementPolicy: {order}\n");
+            document("StatefulSet", letter, 3, &more)
+        };
+        let mut node = Machine::new(&of('a'));
+        node.settle('a');
+        let mut pods = node.world.state.pods.values();
+        let last = pods.find(|pod| &*pod.spec.key.name == "web-2").unwrap();
+        let last = last.spec.uid.clone();
+        node.world.set_pod_ready(&last, false);
+        node.save(&of('b'));
+        for _ in 0..3 {
+            node.settle('a');
+            assert_eq!(node.world.shown(), "a a B", "{order}");
+            node.reboot();
+        }
+        node.settle('a');
+        node.settle('b');
+        node.settle('b');
+        assert_eq!(node.world.shown(), "b b b", "{order}");
+    }
 }
 
 #[test]

@@ -8,6 +8,7 @@ use super::super::resume::WITHIN_MS;
 use super::{New, Old, Stage, ordinal};
 use crate::spec::workload::Update;
 use crate::spec::{PodSpec, WorkloadKind};
+use crate::types::Gather;
 
 impl Stage<'_> {
     /// The pods of the good template that are missing, beside all others that there is room for.
@@ -28,15 +29,25 @@ impl Stage<'_> {
 
     /// Whether the pods of an interrupted rollout are back, or took too long.
     pub(in crate::plan::workload) fn goes_on(&self, progress: &Progress) -> bool {
-        let all = match self.workload.update {
-            Update::Rolling { .. } => self.missing(),
-            Update::Recreate | Update::InPlace { .. } | Update::OnDelete => {
-                let updated = self.new.iter().filter(|new| self.was_updated(new));
-                progress.replicas_here.saturating_sub(updated.count())
-            }
+        let here = match self.workload.update {
+            Update::Rolling { .. } => progress.figures.updated as usize >= self.missing(),
+            Update::Recreate | Update::InPlace { .. } | Update::OnDelete => self.is_back(),
         };
-        let here = progress.figures.updated as usize >= all;
         !self.stopped && (here || progress.failed)
+    }
+
+    /// Whether all pods of the good template that come back are there. Those of a StatefulSet must be available: the file's
+    /// template reaches pods that do not work first.
+    fn is_back(&self) -> bool {
+        let by_hand = self.resumed.as_ref().is_some_and(|halfway| halfway.by_hand);
+        let any = by_hand || self.workload.key.kind != WorkloadKind::StatefulSet;
+        let back = |new: &New<'_>| {
+            let here = new.here.as_ref().filter(|_| new.stays());
+            let own = here.filter(|here| !here.outdated);
+            own.is_some_and(|here| any || self.is_available(here.ready))
+        };
+        let mut coming = self.new.iter().filter(|new| !self.was_updated(new));
+        self.elsewhere || coming.all(back)
     }
 
     /// How long it may take without progress, in milliseconds.
@@ -89,18 +100,14 @@ impl Stage<'_> {
         resumed.is_some_and(|halfway| halfway.updated.contains(&ordinal(new.wanted)))
     }
 
-    /// The ordinals of a StatefulSet whose pods have the current template.
-    pub(in crate::plan::workload) fn updated(&self) -> BTreeSet<u64> {
-        if self.workload.key.kind != WorkloadKind::StatefulSet {
-            return BTreeSet::new();
-        }
-        let here = |new: &&New<'_>| new.here.as_ref().is_some_and(|here| !here.outdated);
-        let updated = self.new.iter().filter(here);
-        updated.map(|new| ordinal(new.wanted)).collect()
+    /// The ordinals of those of these wanted pods that have the current template.
+    pub(in crate::plan::workload) fn updated(&self, wanted: &[Arc<PodSpec>]) -> BTreeSet<u64> {
+        let current = |pod: &&Arc<PodSpec>| pod.revision() == Some(&*self.workload.revision);
+        let updated = wanted.iter().filter(current);
+        updated.map(|pod| ordinal(pod)).gather()
     }
 
-    /// Whether no pod of an earlier template is left to bring back. In a StatefulSet one new pod is enough for that to be
-    /// noted: the former template must not run on its data.
+    /// Whether no pod of an earlier template is left to bring back. Of a StatefulSet that is known by ordinal.
     pub(in crate::plan::workload) fn has_no_former(&self, progress: &Progress) -> bool {
         let kind = self.workload.key.kind;
         let beside = match self.workload.update {
@@ -108,7 +115,8 @@ impl Stage<'_> {
             Update::OnDelete => true,
             Update::Rolling { .. } | Update::InPlace { .. } => kind != WorkloadKind::DaemonSet,
         };
-        let none_left = kind == WorkloadKind::StatefulSet || self.old.iter().all(|old| old.surplus);
-        beside && !self.stopped && none_left && progress.figures.updated > 0
+        let none_left = self.old.iter().all(|old| old.surplus);
+        let by_ordinal = kind == WorkloadKind::StatefulSet;
+        beside && !by_ordinal && !self.stopped && none_left && progress.figures.updated > 0
     }
 }
