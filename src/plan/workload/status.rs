@@ -198,14 +198,19 @@ pub(super) fn generation(state: &NodeState, key: &WorkloadKey) -> u64 {
     let history = state.workloads.histories.of_workload(key);
     let generation = history.map(|history| history.generation);
     let generation = generation.or_else(|| state.workloads.crons.generation(key));
+    let generation = generation.or_else(|| state.workloads.jobs.generation(key));
     generation.unwrap_or(1).max(1)
 }
 
 /// When a document came, if that is known.
 pub(super) fn since(state: &NodeState, key: &WorkloadKey) -> Option<Wall> {
     let workloads = &state.workloads;
-    let history = workloads.histories.of_workload(key);
-    history.map_or_else(|| workloads.crons.since(key), |history| history.since)
+    if let Some(history) = workloads.histories.of_workload(key) {
+        return history.since;
+    }
+    let of_file = !workloads.crons.made.contains_key(key);
+    let of_job = || workloads.jobs.since(key).filter(|_| of_file);
+    workloads.crons.since(key).or_else(of_job)
 }
 
 /// The hash of the template before the one in force.

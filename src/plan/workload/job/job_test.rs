@@ -6,7 +6,7 @@ use super::super::Workloads;
 use super::super::tests::World;
 use super::JobRecord;
 use crate::plan::event::Desired;
-use crate::plan::{Event, NodeFact, RunFact};
+use crate::plan::{Event, NodeFact, RunFact, Wall};
 use crate::spec::convert::{ConvertContext, documents};
 use crate::types::Exit;
 
@@ -171,6 +171,29 @@ fn the_default_written_down_makes_no_other_edition() {
         let outcome = world.outcome();
         assert!(outcome.starts_with("Complete"), "{outcome}");
     }
+}
+
+#[test]
+fn a_job_came_once_and_its_generation_grows_with_its_file() {
+    let mut world = World::new();
+    world.now.wall = Wall(1_800_000_000_000_000);
+    world.read(&document("Never", ""));
+    let shown = |world: &World| {
+        let shown = world.state.shown_workloads().next().expect("shown").json(1);
+        let metadata = &shown["metadata"];
+        let created = metadata["creationTimestamp"].as_str().map(str::to_owned);
+        (created, metadata["generation"].as_u64())
+    };
+    let (first, generation) = shown(&world);
+    assert_eq!(generation, Some(1));
+    world.pass(60_000);
+    world.read(&document("Never", ""));
+    assert_eq!(shown(&world), (first.clone(), Some(1)));
+    world.read(&document("Never", "  backoffLimit: 3\n"));
+    assert_eq!(shown(&world), (first.clone(), Some(2)));
+    let mut next = world.next_agent(true);
+    next.read(&document("Never", "  backoffLimit: 3\n"));
+    assert_eq!(shown(&next), (first, Some(2)));
 }
 
 #[test]

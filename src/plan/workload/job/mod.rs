@@ -50,6 +50,14 @@ const FAILURES: [Reason; 5] = [
 pub struct JobRecord {
     /// Of which edition: [`Workload::revision`].
     edition: Arc<str>,
+    /// When it came, by a clock that may have been right.
+    #[serde(default)]
+    since: Option<Wall>,
+    /// Grows with each change of what its file says, whose edition is `file`.
+    #[serde(default)]
+    generation: u64,
+    #[serde(default)]
+    file: Arc<str>,
     /// When it started; `None` while it is suspended.
     started: Option<Stamp>,
     /// Whether it is suspended, once it was.
@@ -197,6 +205,15 @@ impl Jobs {
         Some((end.complete, end.at.wall))
     }
 
+    /// When this one came, if that is known.
+    pub(super) fn since(&self, key: &WorkloadKey) -> Option<Wall> {
+        self.records.get(key)?.since
+    }
+
+    pub(super) fn generation(&self, key: &WorkloadKey) -> Option<u64> {
+        Some(self.records.get(key)?.generation)
+    }
+
     /// Whether it ended so long ago.
     pub(super) fn is_over(&self, key: &WorkloadKey, ttl_ms: Option<u64>, now: Stamp) -> bool {
         let end = self
@@ -264,6 +281,13 @@ impl Jobs {
                 ..JobRecord::default()
             };
         }
+        if record.file != workload.edition {
+            record.file = workload.edition.clone();
+            record.generation += 1;
+        }
+        let came = [workload.modified, now.wall];
+        let came = came.into_iter().filter(|at| at.is_set()).min();
+        record.since = record.since.or(came);
         let own = own(state, workload);
         let had_ended = record.ended.is_some();
         let suspended = job.suspended || state.stops.has_workload(&workload.key);
