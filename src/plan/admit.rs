@@ -39,7 +39,7 @@ impl NodeState {
                 if asked(pod) {
                     workload::notice::deleted(pod, out);
                 }
-                incarnations.ended(pod);
+                incarnations.ended(pod, Some(desired));
             }
             exists
         });

@@ -6,7 +6,7 @@
 //! first pod of a name has its template as UID, each later one a hash of its template and the UID of the pod before
 //! it. One that was asked for before that pod was gone keeps the UID that it got then.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -63,7 +63,7 @@ impl From<Vec<Gone>> for Incarnations {
     fn from(oldest_first: Vec<Gone>) -> Self {
         let mut all = Self::default();
         for gone in oldest_first {
-            all.note(gone);
+            all.note(gone, None);
         }
         all
     }
@@ -83,8 +83,8 @@ impl Incarnations {
         self.changes
     }
 
-    /// Records a removed pod.
-    pub(super) fn ended(&mut self, pod: &PodState) {
+    /// Records a removed pod, and the UID of its successor if that was asked for before.
+    pub(super) fn ended(&mut self, pod: &PodState, desired: Option<&Desired>) {
         let mut gone = Gone {
             key: pod.spec.key.clone(),
             uid: pod.spec.uid.clone(),
@@ -99,15 +99,35 @@ impl Incarnations {
             let waits = waits.filter_map(|c| Some((c.name.clone(), c.backoff?.delay_ms)));
             gone.waits_ms = waits.gather();
         }
-        self.note(gone);
+        self.note(gone, desired);
+        let wanted = desired
+            .into_iter()
+            .flat_map(|desired| desired.pods.values());
+        let own = |next: &&Arc<PodSpec>| {
+            next.key == pod.spec.key && next.uid != pod.spec.uid && !self.is_given(next)
+        };
+        if let Some(next) = wanted.into_iter().find(own) {
+            self.is_now(&next.key, &next.template, &next.uid);
+        }
     }
 
-    fn note(&mut self, gone: Gone) {
+    /// Whether the manifest of this wanted pod gives the UID.
+    fn is_given(&self, wanted: &PodSpec) -> bool {
+        has_given_uid(wanted) && !self.asked.contains_key(&wanted.uid)
+    }
+
+    fn note(&mut self, gone: Gone, desired: Option<&Desired>) {
         self.changes += 1;
         let change = self.changes;
         self.gone.insert(gone.key.clone(), Gone { change, ..gone });
         if self.gone.len() > MAX_NAMES {
-            let oldest = self.gone.values().min_by_key(|gone| gone.change);
+            // The pods of a CronJob have new names each time; others need theirs after the next boot.
+            let wanted = desired
+                .into_iter()
+                .flat_map(|desired| desired.pods.values());
+            let wanted: BTreeSet<&PodKey> = wanted.map(|pod| &pod.key).gather();
+            let oldest = self.gone.values();
+            let oldest = oldest.min_by_key(|gone| (wanted.contains(&gone.key), gone.change));
             if let Some(key) = oldest.map(|gone| gone.key.clone()) {
                 self.gone.remove(&key);
             }
@@ -216,26 +236,15 @@ impl NodeState {
     /// Whether the next pod made from this pod's manifest will have a different UID.
     pub(super) fn has_own_uid(&self, uid: &PodUid) -> bool {
         let wanted = self.desired.as_ref().and_then(|d| d.pods.get(uid));
-        wanted.is_some_and(|spec| !self.is_uid_given(spec))
-    }
-
-    /// Whether the manifest of this wanted pod gives the UID.
-    fn is_uid_given(&self, wanted: &PodSpec) -> bool {
-        has_given_uid(wanted) && !self.incarnations.asked.contains_key(&wanted.uid)
+        wanted.is_some_and(|spec| !self.incarnations.is_given(spec))
     }
 
     /// Records that this pod is removed. If its manifest still exists, the next pod made from it has a new UID.
     pub(super) fn incarnation_ended(&mut self, pod: &PodState) {
-        self.incarnations.ended(pod);
+        self.incarnations.ended(pod, self.desired.as_ref());
         let uid = &pod.spec.uid;
         let wanted = self.desired.as_mut().and_then(|d| d.pods.remove(uid));
         let Some(wanted) = wanted else {
-            let mut others = self.desired.iter().flat_map(|d| d.pods.values());
-            let next = others.find(|next| next.key == pod.spec.key);
-            if let Some(next) = next.filter(|next| !self.is_uid_given(next)) {
-                let incarnations = &mut self.incarnations;
-                incarnations.is_now(&next.key, &next.template, &next.uid);
-            }
             return;
         };
         let asked = self.incarnations.asked.remove(uid);

@@ -171,6 +171,22 @@ fn the_successor_of_an_edited_pod_keeps_its_uid_over_boots() {
 }
 
 #[test]
+fn a_pod_that_is_edited_while_it_waits_keeps_its_uid_over_a_boot() {
+    let mut node = Node::set(Settings {
+        capacity: Some(Capacity::default()),
+        ..Settings::default()
+    });
+    let [one, other] = ["a", "b"].map(arc);
+    want(&mut node, &[&one]);
+    want(&mut node, &[&other]);
+    let now = uid(&node);
+    let mut booted = Node::new(300_000);
+    booted.state.incarnations = node.state.incarnations.clone();
+    want(&mut booted, &[&other]);
+    assert_eq!(uid(&booted), now);
+}
+
+#[test]
 fn a_running_pod_keeps_its_uid_even_without_a_record_of_its_predecessors() {
     let wanted = arc("a");
     let mut node = Node::with(&wanted);
@@ -258,4 +274,35 @@ fn the_newest_thousand_removed_names_are_remembered() {
     assert!(!remembered(99) && !remembered(0));
     let written = serde_json::to_vec(&node.state.incarnations).unwrap();
     assert!(written.len() < 200_000, "{}", written.len());
+}
+
+#[test]
+fn names_of_pods_that_are_wanted_are_remembered_before_others() {
+    let mut node = Node::new(300_000);
+    let named = |n: usize| {
+        let name = format!("p{n}");
+        Arc::new(of_template(pod(
+            &name,
+            &name,
+            RestartPolicy::Always,
+            &["c"],
+        )))
+    };
+    let lasting = named(5_000);
+    want(&mut node, &[&lasting]);
+    node.work();
+    delete(&mut node);
+    let second = uid(&node);
+    for n in 0..1_100 {
+        want(&mut node, &[&lasting, &named(n)]);
+        want(&mut node, &[&lasting]);
+        let passing = named(n).uid.clone();
+        node.work();
+        node.end_of(&passing, 143);
+        node.work();
+    }
+    let mut booted = Node::new(300_000);
+    booted.state.incarnations = node.state.incarnations.clone();
+    want(&mut booted, &[&lasting]);
+    assert_eq!(uid(&booted), second);
 }

@@ -92,6 +92,7 @@ impl Upstream {
         // A datagram is repeated when all others were asked in between.
         let again = TRY.saturating_mul(u32::try_from(servers.len()).unwrap_or(1));
         let mut asked: Asked<'_> = Vec::new();
+        let mut missed: Vec<SocketAddr> = Vec::new();
         let mut left = servers.into_iter();
         loop {
             let next = left.next();
@@ -115,10 +116,15 @@ impl Upstream {
                 Ok(None) if left.len() == 0 => return None,
                 Ok(None) => {}
                 Err(_) if left.len() == 0 => {
-                    asked.iter().for_each(|(server, _)| self.missed(*server));
+                    let silent = asked.iter().map(|(server, _)| *server);
+                    let silent = silent.filter(|server| !missed.contains(server));
+                    silent.for_each(|server| self.missed(server));
                     return None;
                 }
-                Err(_) => next.into_iter().for_each(|server| self.missed(server)),
+                Err(_) => {
+                    next.into_iter().for_each(|server| self.missed(server));
+                    missed.extend(next);
+                }
             }
         }
     }

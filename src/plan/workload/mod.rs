@@ -440,14 +440,19 @@ impl NodeState {
             let resumed = histories.is_resumed(&subject) && workload.revision != workload.written;
             let halfway = histories.halfway(&subject).filter(|_| resumed);
             let mut stage = stage::Stage::of(self, workload, &new, halfway, now);
-            if stage.lacks_former() && histories.may_resume(key) {
+            let mut awaits = None;
+            if stage.lacks_former()
+                && histories.may_resume(key)
+                && !(progress.has_waited(now.time) && histories.is_unheeded(&subject))
+            {
                 stage.await_former(&histories.updated(&subject));
+                awaits = progress.waits_until();
             }
-            let wanted: Vec<_> = stage.wanted(progress).map(Arc::clone).collect();
+            let wanted = stage.wanted(progress);
+            pods.extend(wanted.map(|pod| (pod.uid.clone(), Arc::clone(pod))));
             if !resumed && key.kind == WorkloadKind::StatefulSet {
-                histories.note_updated(&subject, workload, &stage.updated(&wanted));
+                histories.note_updated(&subject, workload, &stage.updated());
             }
-            pods.extend(wanted.into_iter().map(|pod| (pod.uid.clone(), pod)));
             let before = Progress::clone(progress);
             progress.resumed = histories.is_resumed(&subject);
             let unready = match workload.rollback && !progress.complete {
@@ -482,7 +487,8 @@ impl NodeState {
                 true => progress.bring_back(key, &mut histories, now.time),
                 false => None,
             };
-            let wake = wake.into_iter().chain(again).min();
+            let awaits = awaits.filter(|at| *at > now.time);
+            let wake = wake.into_iter().chain(again).chain(awaits).min();
             if resumed {
                 // Whether the good template works is known.
             } else if progress.complete {

@@ -18,6 +18,9 @@ pub(super) const WITHIN_MS: u64 = 600_000;
 /// The time between two steps that bring pods back while a rollout stands still.
 const AGAIN_MS: u64 = 600_000;
 
+/// So long missing pods of a StatefulSet wait for a good template that has had no effect.
+const HEED_MS: u64 = 30_000;
+
 /// After so many reads without effect the good template counts as refused.
 const UNHEEDED: u8 = 3;
 
@@ -61,6 +64,16 @@ impl Progress {
         histories.resume(key);
         None
     }
+
+    /// Until when missing pods wait for a template that is to be in force again.
+    pub(super) fn waits_until(&self) -> Option<Time> {
+        self.brought_back.map(|at| at.plus(HEED_MS))
+    }
+
+    /// Whether that time is over.
+    pub(super) fn has_waited(&self, now: Time) -> bool {
+        self.waits_until().is_some_and(|at| at <= now)
+    }
 }
 
 impl Histories {
@@ -88,6 +101,10 @@ impl Histories {
         let history = self.of(&subject);
         let interrupted = history.and_then(|history| interrupted(history, key.kind));
         if let Some((instead, by_hand)) = interrupted {
+            let before = self.resumed.get(&subject);
+            if before.is_some_and(|before| !before.over && before.instead == instead) {
+                return;
+            }
             let resumed = Resumed {
                 instead,
                 by_hand,
@@ -102,6 +119,12 @@ impl Histories {
     /// Whether the good template of a document is in force until its pods are back.
     pub(super) fn is_resumed(&self, subject: &Subject) -> bool {
         self.resumed.contains_key(subject)
+    }
+
+    /// Whether it is to be so, and a read of the file had another effect.
+    pub(super) fn is_unheeded(&self, subject: &Subject) -> bool {
+        let resumed = self.resumed.get(subject);
+        resumed.is_some_and(|resumed| resumed.unheeded > 0)
     }
 
     /// How far the rollout was, if it is so.
@@ -148,8 +171,7 @@ impl Histories {
         self.changes += 1;
         if let Some(history) = self.all.get_mut(subject).filter(|_| is_refused) {
             // Another try would end the same way.
-            history.alone = true;
-            history.updated.clear();
+            history.refused = true;
         }
         false
     }
@@ -211,7 +233,7 @@ fn interrupted(history: &History, kind: WorkloadKind) -> Option<(Instead, bool)>
     let good = history.good.as_ref();
     let good = good.filter(|good| **good != history.written)?;
     let none_left = history.alone && history.updated.is_empty();
-    if none_left || history.instead.is_some() {
+    if none_left || history.refused || history.instead.is_some() {
         return None;
     }
     let last = history.revisions.last()?;

@@ -228,6 +228,102 @@ fn pods_below_the_partition_come_with_the_template_from_before_it() {
 }
 
 #[test]
+fn what_is_stopped_in_a_rollout_comes_back_as_it_was() {
+    for order in ["OrderedReady", "Parallel"] {
+        let of = |letter| {
+            let more = format!("  podManagementPolicy: {order}\n");
+            document("StatefulSet", letter, 3, &more)
+        };
+        let mut node = Machine::new(&of('a'));
+        node.settle('a');
+        let mut pods = node.world.state.pods.values();
+        let last = pods.find(|pod| &*pod.spec.key.name == "web-2").unwrap();
+        let last = last.spec.uid.clone();
+        node.world.set_pod_ready(&last, false);
+        node.save(&of('b'));
+        assert_eq!(node.world.shown(), "a a B");
+        let key = WorkloadKey {
+            kind: WorkloadKind::StatefulSet,
+            namespace: "default".into(),
+            name: "web".into(),
+        };
+        let targets: BTreeSet<Target> = [Target::Workload(key)].into();
+        let stop = NodeFact::StopRequested {
+            targets: targets.clone(),
+            grace_ms: None,
+        };
+        node.world.tell(Event::Node(stop));
+        node.look();
+        node.world.gone();
+        node.pass(0);
+        let start = NodeFact::StartRequested { targets };
+        node.world.tell(Event::Node(start));
+        node.look();
+        node.settle('a');
+        assert_eq!(node.world.shown(), "a a B", "{order}");
+    }
+}
+
+#[test]
+fn pods_that_wait_for_one_that_a_person_updated_come_in_the_end() {
+    let of = |letter| {
+        let more = "  updateStrategy: {type: OnDelete}\n";
+        document("StatefulSet", letter, 3, more)
+    };
+    let mut node = Machine::new(&of('a'));
+    node.settle('a');
+    node.save(&of('b'));
+    let mut pods = node.world.state.pods.values();
+    let first = pods.find(|pod| &*pod.spec.key.name == "web-0").unwrap();
+    let uid = first.spec.uid.clone();
+    let fact = PodFact::DeleteRequested { grace_ms: None };
+    node.world.tell(Event::Pod { uid, fact });
+    node.settle('b');
+    assert_eq!(node.world.shown(), "a a b");
+    // The second one needs the first to become ready.
+    node.reboot();
+    assert_eq!(node.world.shown(), "A");
+    node.pass(resume::WITHIN_MS);
+    node.settle('b');
+    assert!(node.world.shown().contains('b'), "{}", node.world.shown());
+    for letter in ['a', 'b', 'a', 'b'] {
+        node.settle(letter);
+    }
+    assert_eq!(letters(&node)[0], ("web-0".to_owned(), "b".to_owned()));
+    assert_eq!(node.world.live(), 3);
+}
+
+#[test]
+fn a_good_template_that_is_refused_now_is_not_waited_for() {
+    let of = |letter, replicas| {
+        let more = "  updateStrategy: {rollingUpdate: {partition: 1}}\n";
+        document("StatefulSet", letter, replicas, more)
+    };
+    let mut node = Machine::new(&of('a', 2));
+    node.settle('a');
+    node.save(&of('b', 2));
+    node.settle('b');
+    assert_eq!(node.world.shown(), "a b");
+    node.boots += 1;
+    let histories = Histories::recovered(super::stored(&node.world), "1".to_owned());
+    node.world = super::World::new();
+    node.world.state.workloads.histories = histories.resumed(|_| false);
+    // Every read has the file's own template.
+    let none = Overrides::default();
+    node.read(&none);
+    assert_eq!(node.world.shown(), "");
+    node.world.pass(30_000);
+    for _ in 0..2 {
+        node.world.set_ready('b', true);
+    }
+    assert_eq!(node.world.shown(), "b b");
+    for _ in 0..4 {
+        node.read(&none);
+    }
+    assert!(node.history().refused);
+}
+
+#[test]
 fn a_pod_that_a_person_updated_keeps_its_template() {
     let of = |letter| {
         let more = "  updateStrategy: {type: OnDelete}\n";

@@ -114,6 +114,9 @@ pub struct History {
     /// No pod of an earlier template is left.
     #[serde(default = "unknown")]
     pub alone: bool,
+    /// The good template is not valid beside the rest of the document any more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub refused: bool,
     /// Of a StatefulSet: the ordinals whose pods had a template after the good one, which must not run on their data.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub updated: BTreeSet<u64>,
@@ -527,6 +530,7 @@ impl History {
         self.trial = None;
         self.best = (0, 0, 0);
         self.alone = false;
+        self.refused = false;
     }
 
     /// The places of the revisions that are not needed, from the oldest on.

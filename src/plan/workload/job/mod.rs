@@ -333,10 +333,10 @@ impl Jobs {
                 first.key.namespace.clone(),
                 format!("{name}{index}-{number}"),
             );
-            let mut holders = [asked, &taken]
-                .into_iter()
-                .filter_map(|pods| pods.get(&key).copied());
-            if holders.any(|pod| of_another(&pod)) {
+            // Not all pods of other documents that files ask for are wanted.
+            let of_file = asked.get(&key).filter(|pod| pod.workload.is_none());
+            let mut holders = of_file.into_iter().chain(taken.get(&key));
+            if holders.any(of_another) {
                 if !self.blocked.contains_key(&key) {
                     let message = format!("Error creating: pods \"{}\" already exists", key.name);
                     out.push(notice::of(&workload.key, Reason::FailedCreate, message));

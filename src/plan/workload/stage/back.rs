@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::super::Progress;
-use super::super::resume::WITHIN_MS;
-use super::{New, Old, Stage, ordinal};
+use super::super::resume::{Halfway, WITHIN_MS};
+use super::{Here, New, Old, Stage, ordinal};
 use crate::spec::workload::Update;
 use crate::spec::{PodSpec, WorkloadKind};
 use crate::types::Gather;
@@ -50,11 +50,19 @@ impl Stage<'_> {
         self.elsewhere || coming.all(back)
     }
 
+    /// Whether pods that start in order come after one that has the file's template.
+    fn waits_for_updated(&self) -> bool {
+        let updated = self.new.iter().position(|new| self.was_updated(new));
+        let coming = self.new.iter().rposition(|new| !self.was_updated(new));
+        self.workload.ordered && updated.is_some_and(|first| coming > Some(first))
+    }
+
     /// How long it may take without progress, in milliseconds.
     pub(in crate::plan::workload) fn deadline_ms(&self, cordoned: bool) -> Option<u64> {
-        // Such a rollout waits for a person, however long that takes.
+        // Such a rollout waits for a person, however long that takes, unless its pods wait for one that it keeps away.
+        let by_hand = |halfway: &Halfway| halfway.by_hand && !self.waits_for_updated();
         let resumed = self.resumed.as_ref();
-        let ends = resumed.is_some_and(|halfway| !halfway.by_hand) && !cordoned;
+        let ends = resumed.is_some_and(|halfway| !by_hand(halfway)) && !cordoned;
         let own = self.workload.progress_deadline_ms;
         own.or(ends.then_some(WITHIN_MS))
     }
@@ -94,17 +102,23 @@ impl Stage<'_> {
         numbers.filter(|number| *number < self.partition())
     }
 
-    /// Whether the good template of an interrupted rollout is in force, and this pod had the file's before.
+    /// Whether the good template of an interrupted rollout is in force, and this pod had the file's before, or has it.
     pub(super) fn was_updated(&self, new: &New<'_>) -> bool {
         let resumed = self.resumed.as_ref();
-        resumed.is_some_and(|halfway| halfway.updated.contains(&ordinal(new.wanted)))
+        let has = |here: &Here<'_>| here.pod.wanted().revision() == Some(&*self.workload.written);
+        resumed.is_some_and(|halfway| {
+            halfway.updated.contains(&ordinal(new.wanted)) || new.here.as_ref().is_some_and(has)
+        })
     }
 
-    /// The ordinals of those of these wanted pods that have the current template.
-    pub(in crate::plan::workload) fn updated(&self, wanted: &[Arc<PodSpec>]) -> BTreeSet<u64> {
-        let current = |pod: &&Arc<PodSpec>| pod.revision() == Some(&*self.workload.revision);
-        let updated = wanted.iter().filter(current);
-        updated.map(|pod| ordinal(pod)).gather()
+    /// The ordinals of pods that have the current template and were let in: they may write.
+    pub(in crate::plan::workload) fn updated(&self) -> BTreeSet<u64> {
+        let runs = |new: &&New<'_>| {
+            let here = new.here.as_ref();
+            here.is_some_and(|here| !here.outdated && here.pod.hold().is_none())
+        };
+        let updated = self.new.iter().filter(runs);
+        updated.map(|new| ordinal(new.wanted)).gather()
     }
 
     /// Whether no pod of an earlier template is left to bring back. Of a StatefulSet that is known by ordinal.
