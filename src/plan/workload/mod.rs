@@ -440,13 +440,11 @@ impl NodeState {
             let resumed = histories.is_resumed(&subject) && workload.revision != workload.written;
             let halfway = histories.halfway(&subject).filter(|_| resumed);
             let mut stage = stage::Stage::of(self, workload, &new, halfway, now);
-            let mut awaits = None;
             if stage.lacks_former()
                 && histories.may_resume(key)
                 && !(progress.has_waited(now.time) && histories.is_unheeded(&subject))
             {
                 stage.await_former(&histories.updated(&subject));
-                awaits = progress.waits_until();
             }
             let wanted = stage.wanted(progress);
             pods.extend(wanted.map(|pod| (pod.uid.clone(), Arc::clone(pod))));
@@ -473,6 +471,7 @@ impl NodeState {
             let misses = stage.misses_former(progress) && histories.may_resume(key);
             let is_quiet = self.shutdown.is_none() && self.cordon.is_none();
             let is_alone = !misses && is_quiet && stage.has_no_former(progress);
+            let awaits = stage.awaits_former();
             self.workloads.rollout_changes += u64::from(changed);
             // What stood still may go on.
             self.workloads.due |= failed && !progress.failed;
@@ -487,8 +486,9 @@ impl NodeState {
                 true => progress.bring_back(key, &mut histories, now.time),
                 false => None,
             };
-            let awaits = awaits.filter(|at| *at > now.time);
-            let wake = wake.into_iter().chain(again).chain(awaits).min();
+            let until = progress.waits_until();
+            let until = until.filter(|at| awaits && *at > now.time);
+            let wake = wake.into_iter().chain(again).chain(until).min();
             if resumed {
                 // Whether the good template works is known.
             } else if progress.complete {

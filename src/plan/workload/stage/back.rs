@@ -71,7 +71,7 @@ impl Stage<'_> {
     /// or evicted, or the file asks for more.
     pub(in crate::plan::workload) fn misses_former(&self, progress: &Progress) -> bool {
         let Update::Rolling { unavailable, .. } = self.workload.update else {
-            return !(self.awaited.is_empty() || self.stopped);
+            return self.awaits_former() && !self.stopped;
         };
         let figures = &progress.figures;
         // A pod that was ready before may be ready again soon.
@@ -94,6 +94,10 @@ impl Stage<'_> {
             .below_and_missing()
             .filter(|number| !updated.contains(number));
         self.awaited = awaited.collect();
+    }
+
+    pub(in crate::plan::workload) fn awaits_former(&self) -> bool {
+        !self.awaited.is_empty()
     }
 
     fn below_and_missing(&self) -> impl Iterator<Item = u64> {
