@@ -269,7 +269,7 @@ class Session:
             print("\n".join(self.lines), flush=True)
             self.lines = []
 
-    def attempt(self, scenario):
+    def attempt(self, scenario, again=True):
         begin = time.monotonic()
         try:
             machine = self.machine_for(scenario)
@@ -287,8 +287,17 @@ class Session:
             self.lines.append(f"{scenario.full_name:<44} failed  {time.monotonic() - begin:5.1f} s")
             self.tell(problem)
             self.lines += [f"  {note}" for note in self.machine.notes] if self.machine else []
+            hung = self.hung()
             self.drop(keep=True)
+            if again and hung:
+                self.lines.append("  once more: the machine's processors hung in its kernel")
+                return self.attempt(scenario, again=False)
             return False
+
+    def hung(self):
+        """Whether the kernel's watchdog saw a processor hang: on busy hosts emulated ones do, now and then."""
+        console = self.machine and self.machine.folder / "console.log"
+        return bool(console) and console.exists() and "BUG: soft lockup" in console.read_text(errors="replace")
 
     def machine_for(self, scenario):
         if self.file != scenario.machine or self.machine is None or self.machine.qemu is None:
