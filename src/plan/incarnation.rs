@@ -38,7 +38,7 @@ struct Gone {
     #[serde(flatten)]
     key: PodKey,
     uid: PodUid,
-    /// The pod after it, if its UID is another than that of the two.
+    /// The pod that follows, if its UID does not derive from its template and this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     next: Option<Box<Successor>>,
     /// Its recent evictions, if an eviction removed it.

@@ -122,7 +122,7 @@ impl PodSpec {
     }
 }
 
-/// A pod has fewer resources of its own than its containers.
+/// Refuses resources that only containers have.
 fn known_only(spec: &Written, path: &Path<'_>, report: &Report) {
     let Some(written) = &spec.resources else {
         return;
@@ -146,7 +146,7 @@ fn known_only(spec: &Written, path: &Path<'_>, report: &Report) {
     }
 }
 
-/// A container cannot have more than its pod.
+/// Refuses limits of a container above those of its pod.
 fn container_limits(spec: &Written, container: &Container, path: &Path<'_>, report: &Report) {
     let of_pod = spec.resources.as_ref().and_then(|r| r.limits.as_ref());
     let own = container.resources.as_ref().and_then(|r| r.limits.as_ref());

@@ -36,6 +36,13 @@ fn want(node: &mut Node, pods: &[&Arc<PodSpec>]) {
     node.work();
 }
 
+/// One of many pods, each with a name of its own.
+fn named(n: usize) -> Arc<PodSpec> {
+    let name = format!("p{n}");
+    let spec = pod(&name, &name, RestartPolicy::Always, &["c"]);
+    Arc::new(of_template(spec))
+}
+
 /// The only pod ends, and what follows is done.
 fn end(node: &mut Node) {
     node.work();
@@ -250,15 +257,6 @@ fn a_finished_pod_keeps_its_uid_across_agent_restarts() {
 #[test]
 fn the_newest_thousand_removed_names_are_remembered() {
     let mut node = Node::new(300_000);
-    let named = |n: usize| {
-        let name = format!("p{n}");
-        Arc::new(of_template(pod(
-            &name,
-            &name,
-            RestartPolicy::Always,
-            &["c"],
-        )))
-    };
     for n in 0..1_100 {
         want(&mut node, &[&named(n)]);
         want(&mut node, &[]);
@@ -279,15 +277,6 @@ fn the_newest_thousand_removed_names_are_remembered() {
 #[test]
 fn names_of_pods_that_are_wanted_are_remembered_before_others() {
     let mut node = Node::new(300_000);
-    let named = |n: usize| {
-        let name = format!("p{n}");
-        Arc::new(of_template(pod(
-            &name,
-            &name,
-            RestartPolicy::Always,
-            &["c"],
-        )))
-    };
     let lasting = named(5_000);
     want(&mut node, &[&lasting]);
     node.work();

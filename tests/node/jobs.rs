@@ -190,3 +190,122 @@ fn what_is_complete_stays_so_when_an_agent_takes_its_pods_along() {
     wait_ended(&agent, "next");
     assert_eq!(fs::read_to_string(&log).expect("a file"), "run\n");
 }
+
+#[test]
+fn a_cron_job_runs_what_it_has_missed_once() {
+    let agent = agent();
+    let cron = format!(
+        "apiVersion: batch/v1\nkind: CronJob\nmetadata: {{name: tick}}\nspec:\n  schedule: '0 0 1 * *'\n  timeZone: UTC\n  \
+         jobTemplate:\n    spec:\n      template:\n        spec:\n          restartPolicy: Never\n          volumes: \
+         [{{name: out, hostPath: {{path: {}}}}}]\n          containers:\n          - name: main\n            image: \
+         busybox:test\n            command: [sh, -c, 'echo $HOSTNAME >>/out/runs; echo tock']\n            volumeMounts: \
+         [{{name: out, mountPath: /out}}]\n",
+        agent.root.display()
+    );
+    let path = agent.root.join("tick-planned.yaml");
+    std::fs::write(&path, &cron).expect("written");
+    let planned = agent.cli(&["plan", path.to_str().expect("utf-8")]);
+    assert_eq!(planned.status.code(), Some(1), "{planned:?}");
+    let planned = String::from_utf8(planned.stdout).expect("text");
+    let times = planned.strip_prefix("cronjob default/tick: created\n    next runs: ");
+    let times: Vec<&str> = times.expect(&planned).trim_end().split(", ").collect();
+    assert_eq!(times.len(), 3, "{planned}");
+    assert!(
+        times.iter().all(|at| at.ends_with("-01T00:00:00Z")),
+        "{planned}"
+    );
+    agent.write("tick.yaml", &cron);
+    let table = "/apis/batch/v1/namespaces/default/cronjobs?watch=true";
+    let shown = |wanted: &dyn Fn(&Value) -> bool| {
+        let found = agent.watch(table).map(|event| event["object"].clone());
+        let mut found = found.filter(|object| wanted(&object["status"]));
+        found.next().expect("it is shown")
+    };
+    // It is known since now: nothing is missed.
+    let first = shown(&|status| status.is_object());
+    assert!(first["status"]["lastScheduleTime"].is_null(), "{first}");
+    assert!(agent.ok(&["get", "cj"]).contains("<none>"));
+
+    // Stopped by a client; then as if the machine had been off for two months.
+    agent.ok(&["stop", "cronjob/tick"]);
+    agent.signal(nix::sys::signal::Signal::SIGTERM);
+    agent.wait();
+    let path = agent.root.join("root/jobs.json");
+    let mut kept: Value =
+        serde_json::from_slice(&std::fs::read(&path).expect("a record")).expect("JSON");
+    let settled = &mut kept["crons"][0][1]["settled"];
+    let since = settled[0][0].as_i64().expect("a time") - 62 * 86_400;
+    *settled = serde_json::json!([[since, since]]);
+    std::fs::write(&path, kept.to_string()).expect("written");
+    agent.launch();
+    agent.write("calm.yaml", &shell_pod("calm", SLEEP, "", ""));
+    agent.wait_running("calm");
+    let stopped = agent.ok(&["get", "cronjob.batch/tick"]);
+    assert!(
+        stopped.contains("True") && !stopped.contains("tick-"),
+        "{stopped}"
+    );
+    assert!(!agent.ok(&["get", "jobs", "-o", "name"]).contains("tick"));
+    agent.ok(&["start", "cronjob/tick"]);
+    let done = shown(&|status| status["lastSuccessfulTime"].is_string());
+    let last = done["status"]["lastScheduleTime"].as_str().expect("a time");
+    assert!(last.ends_with("-01T00:00:00Z"), "{done}");
+    let runs = || std::fs::read_to_string(agent.root.join("runs")).expect("it ran");
+    let pod = runs().trim().to_owned();
+    let job = pod.strip_suffix("-0-0").expect("its name").to_owned();
+    let list: Value =
+        serde_json::from_str(&agent.ok(&["get", "job", &job, "-o", "json"])).expect("JSON");
+    let owner = &list["metadata"]["ownerReferences"][0];
+    assert_eq!(owner["uid"], done["metadata"]["uid"]);
+    assert_eq!(
+        agent.pod(&pod)["metadata"]["ownerReferences"][0]["uid"],
+        list["metadata"]["uid"]
+    );
+    assert_eq!(agent.ok(&["logs", &format!("job/{job}")]), "tock\n");
+    assert_eq!(agent.ok(&["logs", "cronjob/tick"]), "tock\n");
+    let missing = agent.cli(&["rollout", "restart", "deployment/nope"]);
+    assert_eq!(
+        String::from_utf8_lossy(&missing.stderr),
+        "error: deployments.apps \"nope\" not found\n"
+    );
+    let page = agent.ok(&["describe", "cronjob", "tick"]);
+    assert!(
+        page.contains("SuccessfulCreate") && page.contains("SawCompletedJob"),
+        "{page}"
+    );
+
+    // Another agent knows, also without anything that a reboot removes.
+    agent.kill();
+    for pod in std::fs::read_dir(agent.root.join("run/pods")).expect("a folder") {
+        std::fs::remove_file(pod.expect("an entry").path().join("pod.json")).expect("each has one");
+    }
+    agent.launch();
+    agent.write(
+        "other.yaml",
+        &cron
+            .replace("tick", "other")
+            .replace("echo $HOSTNAME", "echo other"),
+    );
+    shown(&|status| status["lastSuccessfulTime"].is_string());
+    assert!(agent.ok(&["get", "jobs"]).contains(&job));
+    assert_eq!(runs(), format!("{pod}\n"));
+    // Without its file nothing is left.
+    agent.write("tick.yaml", "");
+    agent.ok(&[
+        "wait",
+        &format!("job/{job}"),
+        "--for=delete",
+        "--timeout=1m",
+    ]);
+
+    // One by hand.
+    agent.ok(&["create", "job", "by-hand", "--from=cronjob/other", "--save"]);
+    agent.ok(&["wait", "job/by-hand", "--for=create", "--timeout=60s"]);
+    agent.ok(&[
+        "wait",
+        "job/by-hand",
+        "--for=condition=complete",
+        "--timeout=60s",
+    ]);
+    assert_eq!(agent.ok(&["logs", "job/by-hand"]), "tock\n");
+}

@@ -229,7 +229,7 @@ fn pods_below_the_partition_keep_their_template_over_power_cuts() {
             assert_eq!(written(pod), "new\n".repeat(times + 1), "{pod}");
         }
     }
-    // A pod that is made anew has the former template, too.
+    // Its successor has the former template as well.
     agent.ok(&["delete", "pod", "web-0"]);
     wait(2);
     assert_eq!(written("web-0"), "old\n");

@@ -506,6 +506,15 @@ fn oom_score_adj(pod: &PodSpec, container: &ContainerSpec, node_memory: u64) -> 
 mod tests {
     use super::*;
 
+    /// Of each container of the pod, on a node of 10 000 bytes.
+    fn scores(text: &str) -> Vec<i32> {
+        let context = crate::spec::convert::ConvertContext::of("n");
+        let found = crate::spec::convert::documents(text.as_bytes(), "f", &context);
+        let pod = &found.expect("valid").pods[0];
+        let all = pod.all_containers();
+        all.map(|c| oom_score_adj(pod, c, 10_000)).collect()
+    }
+
     #[test]
     fn a_sidecar_is_killed_no_sooner_than_the_smallest_container_it_serves() {
         let text = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  initContainers:\n  \
@@ -515,14 +524,7 @@ mod tests {
                     containers:\n  \
                     - {name: a, image: i, resources: {requests: {memory: 5000}}}\n  \
                     - {name: b, image: i, resources: {requests: {memory: 4000}}}\n";
-        let context = crate::spec::convert::ConvertContext::of("n");
-        let found = crate::spec::convert::documents(text.as_bytes(), "f", &context);
-        let pod = &found.expect("valid").pods[0];
-        let scores = pod
-            .all_containers()
-            .map(|c| oom_score_adj(pod, c, 10_000))
-            .collect::<Vec<_>>();
-        assert_eq!(scores, [900, 600, 100, 500, 600]);
+        assert_eq!(scores(text), [900, 600, 100, 500, 600]);
     }
 
     #[test]
@@ -531,14 +533,7 @@ mod tests {
                     resources: {requests: {memory: 6000}}\n  containers:\n  \
                     - {name: a, image: i, resources: {requests: {memory: 2000}}}\n  \
                     - {name: b, image: i}\n";
-        let context = crate::spec::convert::ConvertContext::of("n");
-        let found = crate::spec::convert::documents(text.as_bytes(), "f", &context);
-        let pod = &found.expect("valid").pods[0];
-        let scores = pod
-            .all_containers()
-            .map(|c| oom_score_adj(pod, c, 10_000))
-            .collect::<Vec<_>>();
-        assert_eq!(scores, [600, 800]);
+        assert_eq!(scores(text), [600, 800]);
     }
 
     #[test]

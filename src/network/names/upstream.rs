@@ -394,7 +394,7 @@ mod tests {
         }
         let before = asked.load(Ordering::Relaxed);
         assert_eq!(before, u64::from(STRIKES));
-        // It rests now, and the order of others is theirs.
+        // It rests now, and the order of the others is that of the file.
         assert_eq!(code(&upstream, &[silent, second]), Some(3));
         assert_eq!(asked.load(Ordering::Relaxed), before);
         assert_eq!(code(&upstream, &[first, second]), Some(0));

@@ -18,13 +18,13 @@ pub(super) const WITHIN_MS: u64 = 600_000;
 /// The time between two steps that bring pods back while a rollout stands still.
 const AGAIN_MS: u64 = 600_000;
 
-/// So long missing pods of a StatefulSet wait for a good template that has had no effect.
+/// How long missing pods of a StatefulSet wait for a good template that is not put in force.
 const HEED_MS: u64 = 30_000;
 
 /// After so many reads without effect the good template counts as refused.
 const UNHEEDED: u8 = 3;
 
-/// So many ordinals of a StatefulSet are known to have had a template after the good one.
+/// Limit of the ordinals of a StatefulSet that are recorded.
 const MAX_UPDATED: usize = 1_000;
 
 /// An interrupted rollout.
@@ -121,7 +121,7 @@ impl Histories {
         self.resumed.contains_key(subject)
     }
 
-    /// Whether it is to be so, and a read of the file had another effect.
+    /// Whether a read of the file did not put the good template in force.
     pub(super) fn is_unheeded(&self, subject: &Subject) -> bool {
         let resumed = self.resumed.get(subject);
         resumed.is_some_and(|resumed| resumed.unheeded > 0)

@@ -8,7 +8,7 @@ use super::super::*;
 use super::{DEADLINE_MS, Machine, annotated};
 use crate::plan::stop::Target;
 use crate::plan::{Event, NodeFact, PodFact};
-use crate::spec::WorkloadKind;
+use crate::spec::{PodUid, WorkloadKind};
 
 /// A Deployment of three pods that is rolled out, of which `ready` new pods become ready.
 fn rolling(ready: usize) -> Machine {
@@ -129,6 +129,30 @@ fn pods_that_wait_for_their_update_outlive_a_reboot() {
     }
 }
 
+fn uid(node: &Machine, name: &str) -> PodUid {
+    let mut pods = node.world.state.pods.values();
+    let pod = pods.find(|pod| &*pod.spec.key.name == name);
+    pod.expect("there").spec.uid.clone()
+}
+
+fn on_delete(letter: char) -> String {
+    let more = "  updateStrategy: {type: OnDelete}\n";
+    document("StatefulSet", letter, 3, more)
+}
+
+/// A StatefulSet whose pod of this name has the new template, because it was deleted.
+fn updated_by_hand(name: &str) -> Machine {
+    let mut node = Machine::new(&on_delete('a'));
+    node.settle('a');
+    node.save(&on_delete('b'));
+    let uid = uid(&node, name);
+    let fact = PodFact::DeleteRequested { grace_ms: None };
+    node.world.tell(Event::Pod { uid, fact });
+    node.settle('b');
+    assert_eq!(node.world.shown(), "a a b");
+    node
+}
+
 /// The letter of each pod of a StatefulSet, in lower case, by ordinal.
 fn letters(node: &Machine) -> Vec<(String, String)> {
     let state = &node.world.state;
@@ -236,9 +260,7 @@ fn what_is_stopped_in_a_rollout_comes_back_as_it_was() {
         };
         let mut node = Machine::new(&of('a'));
         node.settle('a');
-        let mut pods = node.world.state.pods.values();
-        let last = pods.find(|pod| &*pod.spec.key.name == "web-2").unwrap();
-        let last = last.spec.uid.clone();
+        let last = uid(&node, "web-2");
         node.world.set_pod_ready(&last, false);
         node.save(&of('b'));
         assert_eq!(node.world.shown(), "a a B");
@@ -266,20 +288,7 @@ fn what_is_stopped_in_a_rollout_comes_back_as_it_was() {
 
 #[test]
 fn pods_that_wait_for_one_that_a_person_updated_come_in_the_end() {
-    let of = |letter| {
-        let more = "  updateStrategy: {type: OnDelete}\n";
-        document("StatefulSet", letter, 3, more)
-    };
-    let mut node = Machine::new(&of('a'));
-    node.settle('a');
-    node.save(&of('b'));
-    let mut pods = node.world.state.pods.values();
-    let first = pods.find(|pod| &*pod.spec.key.name == "web-0").unwrap();
-    let uid = first.spec.uid.clone();
-    let fact = PodFact::DeleteRequested { grace_ms: None };
-    node.world.tell(Event::Pod { uid, fact });
-    node.settle('b');
-    assert_eq!(node.world.shown(), "a a b");
+    let mut node = updated_by_hand("web-0");
     // The second one needs the first to become ready.
     node.reboot();
     assert_eq!(node.world.shown(), "A");
@@ -325,20 +334,7 @@ fn a_good_template_that_is_refused_now_is_not_waited_for() {
 
 #[test]
 fn a_pod_that_a_person_updated_keeps_its_template() {
-    let of = |letter| {
-        let more = "  updateStrategy: {type: OnDelete}\n";
-        document("StatefulSet", letter, 3, more)
-    };
-    let mut node = Machine::new(&of('a'));
-    node.settle('a');
-    node.save(&of('b'));
-    let mut pods = node.world.state.pods.values();
-    let middle = pods.find(|pod| &*pod.spec.key.name == "web-1").unwrap();
-    let uid = middle.spec.uid.clone();
-    let fact = PodFact::DeleteRequested { grace_ms: None };
-    node.world.tell(Event::Pod { uid, fact });
-    node.settle('b');
-    assert_eq!(node.world.shown(), "a a b");
+    let mut node = updated_by_hand("web-1");
     for _ in 0..2 {
         node.reboot();
         for _ in 0..3 {
@@ -349,7 +345,7 @@ fn a_pod_that_a_person_updated_keeps_its_template() {
         assert!(letters(&node).contains(&("web-1".to_owned(), "b".to_owned())));
     }
     // Whatever the file says by then.
-    node.save(&of('c'));
+    node.save(&on_delete('c'));
     node.settle('c');
     node.reboot();
     for _ in 0..3 {
@@ -389,9 +385,7 @@ fn power_cuts_do_not_spread_a_broken_template() {
         };
         let mut node = Machine::new(&of('a'));
         node.settle('a');
-        let mut pods = node.world.state.pods.values();
-        let last = pods.find(|pod| &*pod.spec.key.name == "web-2").unwrap();
-        let last = last.spec.uid.clone();
+        let last = uid(&node, "web-2");
         node.world.set_pod_ready(&last, false);
         node.save(&of('b'));
         for _ in 0..3 {

@@ -88,7 +88,7 @@ impl Stage<'_> {
         self.resumed.is_none() && self.below_and_missing().next().is_some()
     }
 
-    /// Has those of the missing ones come back with the last good template that had none after it.
+    /// Keeps the missing pods for the last good template, except those that had a later one.
     pub(in crate::plan::workload) fn await_former(&mut self, updated: &BTreeSet<u64>) {
         let awaited = self
             .below_and_missing()
