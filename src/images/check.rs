@@ -312,7 +312,19 @@ impl ImageStore {
             });
             damaged = damaged.or_else(|| fault.clone());
         }
-        damaged
+        damaged.or_else(|| self.damage_of_directories(record))
+    }
+
+    fn damage_of_directories(&self, record: &Record) -> Option<Fault> {
+        let written = record.directories.as_ref()?;
+        let path = self.directories_dir(&record.id);
+        let why = match mark::of(&path) {
+            Ok(mark) if mark == *written => return None,
+            Ok(_) => "its additional layer differs from what was made".to_owned(),
+            Err(why) => format!("its additional layer cannot be read: {why}"),
+        };
+        let kind = DamageKind::Layer;
+        Some(Fault { kind, path, why })
     }
 
     fn damage_of_blobs(&self, record: &Record) -> Option<Fault> {
@@ -350,7 +362,7 @@ impl ImageStore {
 
     fn unused(&self, used: &BTreeSet<OsString>) -> Result<usize, ImageError> {
         let mut unused = 0;
-        for folder in ["layers", "blobs/sha256"] {
+        for folder in ["layers", "directories", "blobs/sha256"] {
             let folder = self.dir().join(folder);
             for entry in fs::read_dir(&folder).map_err(io("list", &folder))? {
                 let name = entry.map_err(io("list", &folder))?.file_name();

@@ -10,6 +10,8 @@ use super::contents::{Found, FoundLayer};
 use super::digest;
 use super::error::{ImageError, io};
 use super::gc;
+use super::implied::{self, Part};
+use super::mark;
 use super::oci::{self, ConfigFile};
 use super::progress::Imported;
 use super::staging::Staging;
@@ -17,6 +19,7 @@ use super::store::{
     ImageStore, LayerRecord, Record, Reference, read_json, write_atomic, write_json,
 };
 use super::trust::{MAX_SIGNATURES, Origin};
+use crate::sys::tree;
 use crate::types::image_access::{self, Accesses, Grant};
 
 /// The maximum number of manifests and indexes that lead to an image.
@@ -64,7 +67,7 @@ pub(super) fn commit(
     gc::sync(&store.dir().join("layers"))?;
     let mut imported = Vec::new();
     for image in images {
-        let id = write_image(store, image, source.vouched, access)?;
+        let id = write_image(store, staging, image, source.vouched, access)?;
         let file: ConfigFile = oci::parse(&image.config, &format!("config {id}"))?;
         imported.push(Imported {
             id,
@@ -120,19 +123,26 @@ fn is_newer(store: &ImageStore, known: &Reference, id: &str) -> bool {
 
 fn write_image(
     store: &ImageStore,
+    staging: &Staging,
     image: &Found,
     mut vouched: bool,
     granted: &Accesses,
 ) -> Result<String, ImageError> {
     let id = digest::of(&image.config);
-    let mut sizes = Vec::new();
+    let (mut sizes, mut parts) = (Vec::new(), Vec::new());
     for layer in &image.layers {
         let path = store.layer_dir(&layer.diff_id).join("layer.json");
         let record: LayerRecord = read_json(&path)?.ok_or(ImageError::Missing {
             what: format!("`{}`", path.display()),
         })?;
         sizes.push(record.tar_bytes);
+        parts.push(Part {
+            root: store.layer_dir(&layer.diff_id).join("diff"),
+            implied: record.implied,
+        });
     }
+    parts.reverse();
+    let directories = additional_layer(store, staging, &id, &parts)?;
     let manifest = match &image.manifest {
         Some(manifest) => manifest.clone(),
         None => made_manifest(&id, image, &sizes),
@@ -172,10 +182,39 @@ fn write_image(
         size_bytes: sizes.iter().sum(),
         signatures,
         vouched,
+        directories,
         access,
     };
     write_json(&store.record_path(&id), &record)?;
     Ok(id)
+}
+
+/// Makes the layer with directories that an image needs on top of its own `parts`, if any. Returns its mark.
+fn additional_layer(
+    store: &ImageStore,
+    staging: &Staging,
+    id: &str,
+    parts: &[Part],
+) -> Result<Option<String>, ImageError> {
+    let made = staging
+        .path
+        .join(format!("directories-{}", digest::hex(id)));
+    let failed = || io("make directories in", &made);
+    // Left by a worker that was stopped here.
+    tree::remove(&made).map_err(failed())?;
+    let Some(mark) = implied::make_layer(parts, &made).map_err(failed())? else {
+        return Ok(None);
+    };
+    let target = store.directories_dir(id);
+    // Another archive has brought this image.
+    if mark::of(&target).is_ok_and(|there| there == mark) {
+        return Ok(Some(mark));
+    }
+    staging.sync()?;
+    tree::remove(&target).map_err(io("remove", &target))?;
+    fs::rename(&made, &target).map_err(io("move", &made))?;
+    gc::sync(&store.dir().join("directories"))?;
+    Ok(Some(mark))
 }
 
 /// The digests that lead to an image which has come by another way: its earlier manifests stay valid. The first one stays,

@@ -238,15 +238,23 @@ impl ImageStore {
     pub(super) fn collect_except(&self, spared: BTreeSet<OsString>) -> Result<(), ImageError> {
         let mut layers = spared;
         let mut blobs: BTreeSet<OsString> = BTreeSet::new();
+        let mut directories: BTreeSet<OsString> = BTreeSet::new();
         let Ok(records) = self.records() else {
             return Ok(());
         };
         for record in records {
             blobs.insert(digest::hex(&record.id).into());
+            if record.directories.is_some() {
+                directories.insert(digest::hex(&record.id).into());
+            }
             blobs.extend(record.digests.iter().map(|d| digest::hex(d).into()));
             layers.extend(record.layers.iter().map(|l| digest::hex(l).into()));
         }
-        for (folder, kept) in [("layers", layers), ("blobs/sha256", blobs)] {
+        for (folder, kept) in [
+            ("layers", layers),
+            ("directories", directories),
+            ("blobs/sha256", blobs),
+        ] {
             let folder = self.dir().join(folder);
             for entry in fs::read_dir(&folder).map_err(io("list", &folder))? {
                 let entry = entry.map_err(io("list", &folder))?;

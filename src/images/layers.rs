@@ -295,7 +295,7 @@ impl Workshop<'_> {
         let unpacked = unpack_stream(&mut raw, &what, (root, &recipe), &mut space, &mut tick);
         let verified = verify_blob(raw, layer, &what);
         // Wrong data explains why it could not be read.
-        let (diff_id, tar_bytes, has_recipe) = match unpacked {
+        let unpacked = match unpacked {
             Err(ImageError::Malformed { .. } | ImageError::Truncated { .. })
                 if verified.is_err() =>
             {
@@ -304,22 +304,23 @@ impl Workshop<'_> {
             other => other?,
         };
         verified?;
-        if diff_id != layer.diff_id {
+        if unpacked.diff_id != layer.diff_id {
             return Err(ImageError::Digest {
                 what: format!("the unpacked {what}"),
                 expected: layer.diff_id.clone(),
-                actual: diff_id,
+                actual: unpacked.diff_id,
             });
         }
-        if !has_recipe {
+        if !unpacked.has_recipe {
             gc::remove_file(&recipe)?;
         }
         let record = unfinished.join("layer.json");
         let root = unfinished.join("diff");
         let written = LayerRecord {
-            tar_bytes,
+            tar_bytes: unpacked.tar_bytes,
             mark: Some(mark::of(&root).map_err(io("look through", &root))?),
-            recipe: has_recipe,
+            recipe: unpacked.has_recipe,
+            implied: unpacked.implied,
         };
         let written = serde_json::to_vec(&written).expect("plain data");
         fs::write(&record, written)
@@ -329,14 +330,24 @@ impl Workshop<'_> {
     }
 }
 
-/// Unpacks a layer from its blob into a directory; returns digest and length of the tar, and whether it has a recipe.
+/// What became of a layer's blob.
+struct Unpacked {
+    /// The digest of the tar.
+    diff_id: String,
+    tar_bytes: u64,
+    has_recipe: bool,
+    /// The directories that it only implies.
+    implied: Vec<String>,
+}
+
+/// Unpacks a layer from its blob into a directory.
 fn unpack_stream(
     raw: &mut dyn Read,
     what: &str,
     (root, recipe): (File, &Path),
     space: &mut Space,
     tick: &mut dyn FnMut() -> Result<(), ImageError>,
-) -> Result<(String, u64, bool), ImageError> {
+) -> Result<Unpacked, ImageError> {
     let plain = compress::decoder(raw).map_err(|e| broken(what, &e, "its start"))?;
     let capped = Capped {
         inner: plain,
@@ -344,11 +355,16 @@ fn unpack_stream(
     };
     let recorder = Recorder::new(Hashing::new(capped), recipe);
     let mut tar = TarReader::streaming(recorder, what.to_owned());
-    Unpacker::new(root, what.to_owned(), space).run(&mut tar, tick)?;
+    let implied = Unpacker::new(root, what.to_owned(), space).run(&mut tar, tick)?;
     let ended = tar.into_inner().finish();
     let (hashing, has_recipe) = ended.map_err(|e| broken(what, &e, "its end"))?;
-    let (digest, length) = hashing.finish().map_err(|e| broken(what, &e, "its end"))?;
-    Ok((digest, length, has_recipe))
+    let (diff_id, tar_bytes) = hashing.finish().map_err(|e| broken(what, &e, "its end"))?;
+    Ok(Unpacked {
+        diff_id,
+        tar_bytes,
+        has_recipe,
+        implied,
+    })
 }
 
 fn verify_blob<R: Read>(raw: Hashing<R>, layer: &FoundLayer, what: &str) -> Result<(), ImageError> {

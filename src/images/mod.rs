@@ -20,6 +20,7 @@ mod digest;
 mod entry;
 mod error;
 mod gc;
+mod implied;
 mod import;
 mod layers;
 mod mark;

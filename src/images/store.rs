@@ -5,6 +5,7 @@
 //! layers/<hex>/diff      an unpacked layer by its diff id: an overlayfs lower directory
 //! layers/<hex>/layer.json  its size as a tar, and what its files are like
 //! layers/<hex>/recipe.gz   how to make that tar again ([`super::recipe`])
+//! directories/<hex>      an image's additional layer, if it needs one ([`super::implied`])
 //! records/<hex>.json     one image by its config digest; complete as soon as this file is there
 //! refs/<name>.json       one name; written last
 //! preload.json           what was imported from preload directories
@@ -79,6 +80,9 @@ pub(crate) struct Record {
     /// Whether it came with a bundle whose signature was verified: that covers its digests.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) vouched: bool,
+    /// The mark of its additional layer ([`super::implied`]).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) directories: Option<String>,
     /// Who may use it; none, until it is pulled for a pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) access: Option<Accesses>,
@@ -131,6 +135,9 @@ pub(crate) struct LayerRecord {
     /// Whether there is a recipe for that tar ([`super::recipe`]); not for layers unpacked by an earlier version.
     #[serde(default)]
     pub(crate) recipe: bool,
+    /// The directories that it only implies ([`super::implied`]); none for layers unpacked by an earlier version.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) implied: Vec<String>,
 }
 
 /// The name of a layer's recipe.
@@ -162,7 +169,15 @@ impl ImageStore {
         let store = Self {
             dir: dir.to_owned(),
         };
-        for part in ["", "blobs/sha256", "layers", "records", "refs", "tmp"] {
+        for part in [
+            "",
+            "blobs/sha256",
+            "layers",
+            "directories",
+            "records",
+            "refs",
+            "tmp",
+        ] {
             let path = dir.join(part);
             fs::create_dir_all(&path).map_err(io("create directory", &path))?;
         }
@@ -288,6 +303,8 @@ impl ImageStore {
             .iter()
             .rev()
             .filter(|layer| seen.insert(*layer));
+        let additional = record.directories.iter();
+        let additional = additional.map(|_| self.directories_dir(id));
         Some(Image {
             names: references
                 .iter()
@@ -297,8 +314,8 @@ impl ImageStore {
             manifest_digest: record.digests.first().cloned().unwrap_or_default(),
             size_bytes: record.size_bytes,
             created,
-            layers: layers
-                .map(|layer| self.layer_dir(layer).join("diff"))
+            layers: additional
+                .chain(layers.map(|layer| self.layer_dir(layer).join("diff")))
                 .collect(),
             config: file.into_config(),
             preloaded: preloaded.contains(id),
@@ -319,6 +336,11 @@ impl ImageStore {
 
     pub(crate) fn layer_dir(&self, diff_id: &str) -> PathBuf {
         self.dir.join("layers").join(digest::hex(diff_id))
+    }
+
+    /// An image's additional layer.
+    pub(crate) fn directories_dir(&self, id: &str) -> PathBuf {
+        self.dir.join("directories").join(digest::hex(id))
     }
 
     /// The recipe of a layer's tar.

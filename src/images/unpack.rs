@@ -2,7 +2,8 @@
 //! the kernel itself keeps hostile names and symlinks inside the layer.
 //!
 //! The result is an overlayfs lower directory: whiteouts are 0:0 character devices, opaque directories carry
-//! `trusted.overlay.opaque`. A parent directory that has no entry of its own is made `root:root 0755`.
+//! `trusted.overlay.opaque`. A parent directory that has no entry of its own is made `root:root 0755`, and reported
+//! ([`super::implied`]).
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -18,6 +19,7 @@ use nix::unistd::{UnlinkatFlags, linkat, symlinkat, unlinkat};
 
 use super::entry::{Fault, MAX_DEPTH, device, hide_lower, metadata, relative, timespec, whiteout};
 use super::error::ImageError;
+use super::implied::Implied;
 use super::recipe::Recorder;
 use super::space::Space;
 use super::tar_reader::{Kind, Member, TarReader};
@@ -39,6 +41,7 @@ pub(crate) struct Unpacker<'a> {
     times: Vec<(PathBuf, (i64, i64))>,
     /// Whether an entry took the place of another: what that was is gone.
     replaced: bool,
+    implied: Implied,
     buffer: Vec<u8>,
 }
 
@@ -52,16 +55,17 @@ impl<'a> Unpacker<'a> {
             parent: None,
             times: Vec::new(),
             replaced: false,
+            implied: Implied::new(),
             buffer: vec![0; 128 << 10],
         }
     }
 
-    /// Makes all entries; `progress` is called regularly.
+    /// Makes all entries; `progress` is called regularly. Returns the directories that the layer only implies.
     pub(crate) fn run<R: Read>(
         mut self,
         tar: &mut TarReader<Recorder<R>>,
         progress: &mut dyn FnMut() -> Result<(), ImageError>,
-    ) -> Result<(), ImageError> {
+    ) -> Result<Vec<String>, ImageError> {
         let mut entries = 0;
         while let Some(member) = tar.next()? {
             entries += 1;
@@ -98,7 +102,8 @@ impl<'a> Unpacker<'a> {
         if self.replaced {
             tar.inner().give_up();
         }
-        self.set_times()
+        self.set_times()?;
+        Ok(self.implied.kept())
     }
 
     fn entry<R: Read>(
@@ -134,6 +139,7 @@ impl<'a> Unpacker<'a> {
                 if hid_lower {
                     hide_lower(&parent, &name)?;
                 }
+                self.implied.has_entry(&path);
                 self.times.push((path, member.mtime));
             }
             Kind::Char | Kind::Block | Kind::Fifo => device(&parent, &name, member)?,
@@ -146,6 +152,7 @@ impl<'a> Unpacker<'a> {
         if member.kind != Kind::Directory {
             return Err(Fault::Refused("the root of a layer must be a directory"));
         }
+        self.implied.has_entry(Path::new(""));
         self.times.push((PathBuf::new(), member.mtime));
         metadata(&self.root.try_clone()?, OsStr::new("."), member)
     }
@@ -172,13 +179,16 @@ impl<'a> Unpacker<'a> {
 
     fn make_parents(&mut self, path: &Path) -> Result<OwnedFd, Fault> {
         let mut fd = self.root.try_clone()?;
+        let mut made = PathBuf::new();
         for part in path.components() {
             let part = Path::new(part.as_os_str());
+            made.push(part);
             fd = match open_beneath(&fd, part, How::dir()) {
                 Ok(next) => next,
                 Err(why) if why.kind() == io::ErrorKind::NotFound => {
                     self.space.take_entry().map_err(Fault::Other)?;
                     mkdirat(&fd, part, Mode::from_bits_truncate(0o755))?;
+                    self.implied.made(made.clone());
                     open_beneath(&fd, part, How::dir())?
                 }
                 Err(why) if why.raw_os_error() == Some(libc::ELOOP) => {
@@ -236,6 +246,7 @@ impl<'a> Unpacker<'a> {
             // Directories below it are gone, and the cached parent may be one of them.
             self.parent = None;
             self.times.retain(|(other, _)| !other.starts_with(path));
+            self.implied.gone(path);
             return Ok(false);
         }
         unlinkat(parent, name, UnlinkatFlags::NoRemoveDir)?;
@@ -318,7 +329,7 @@ impl<'a> Unpacker<'a> {
         }
     }
 
-    fn set_times(self) -> Result<(), ImageError> {
+    fn set_times(&self) -> Result<(), ImageError> {
         for (path, mtime) in self.times.iter().rev() {
             let time = timespec(*mtime);
             let set = open_beneath(&self.root, path, How::dir())
@@ -338,7 +349,7 @@ impl<'a> Unpacker<'a> {
                 Err(why) if why.kind() == io::ErrorKind::NotADirectory => {}
                 Err(source) => {
                     return Err(ImageError::Unpack {
-                        layer: self.layer,
+                        layer: self.layer.clone(),
                         entry: path.display().to_string(),
                         source,
                     });

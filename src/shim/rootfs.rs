@@ -121,14 +121,28 @@ pub(super) fn overlay(
     for folder in [&upper, &work] {
         fs::create_dir_all(folder).map_err(ShimError::path("make folder", folder))?;
     }
-    if let Some(users) = users {
-        // The root of the overlay, which is the container's.
-        std::os::unix::fs::lchown(&upper, Some(users.root()), Some(users.root()))
-            .map_err(ShimError::path("give to the pod's root", &upper))?;
-    }
+    let (uid, gid) = owner_of_root(layers, users)?;
+    std::os::unix::fs::lchown(&upper, Some(uid), Some(gid))
+        .map_err(ShimError::path("chown", &upper))?;
     with_layers(target, layers, users, |layers| {
         stack(target, layers, (&upper, &work), lasting)
     })
+}
+
+/// The owner of the overlay's root, user and group: its topmost layer's. An id that the pod lacks is its root's.
+fn owner_of_root(layers: &[PathBuf], users: Option<&Users>) -> Result<(u32, u32), ShimError> {
+    let (uid, gid) = match layers.first() {
+        Some(layer) => {
+            let found = fs::metadata(layer).map_err(ShimError::path("look at", layer))?;
+            (found.uid(), found.gid())
+        }
+        None => (0, 0),
+    };
+    let Some(users) = users else {
+        return Ok((uid, gid));
+    };
+    let on_node = |id| users.on_node(id).unwrap_or(users.root());
+    Ok((on_node(uid), on_node(gid)))
 }
 
 /// Does something with layers as the pod sees them: with `users` they are copies, beside `target`, that have the pod's ids.

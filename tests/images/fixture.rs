@@ -65,7 +65,14 @@ impl Room {
     pub fn assert_empty(&self) {
         let store = self.open();
         assert_eq!(store.list().unwrap(), []);
-        for part in ["tmp", "layers", "records", "refs", "blobs/sha256"] {
+        for part in [
+            "tmp",
+            "layers",
+            "directories",
+            "records",
+            "refs",
+            "blobs/sha256",
+        ] {
             let left: Vec<_> = std::fs::read_dir(store.dir().join(part)).unwrap().collect();
             assert!(left.is_empty(), "{part}: {left:?}");
         }

@@ -1,7 +1,7 @@
 //! Layers: unpacked as their authors meant them, and stacked by overlayfs.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::fixture::*;
@@ -16,6 +16,27 @@ fn xattr(path: &Path, key: &str) -> Option<Vec<u8>> {
         .output()
         .expect("apt-get install python3");
     output.status.success().then_some(output.stdout)
+}
+
+/// An overlay of layers, topmost first, as containers see them.
+struct Merged(PathBuf);
+
+impl Merged {
+    fn of(room: &Room, layers: &[PathBuf]) -> Self {
+        let target = room.path("merged");
+        std::fs::create_dir(&target).unwrap();
+        let lowers: Vec<_> = layers.iter().map(|l| l.to_str().unwrap()).collect();
+        let options = format!("ro,lowerdir={}", lowers.join(":"));
+        let at = target.to_str().unwrap();
+        run("mount", &["-t", "overlay", "-o", &options, "none", at]);
+        Self(target)
+    }
+}
+
+impl Drop for Merged {
+    fn drop(&mut self) {
+        run("umount", &[self.0.to_str().unwrap()]);
+    }
 }
 
 #[test]
@@ -164,33 +185,18 @@ fn whiteouts_work_under_overlayfs() {
     assert_eq!(image.layers.len(), 2);
     let gone = std::fs::symlink_metadata(image.layers[0].join("etc/gone")).unwrap();
     assert!(gone.file_type().is_char_device() && gone.rdev() == 0);
-    let merged = room.path("merged");
-    std::fs::create_dir(&merged).unwrap();
-    let lowers: Vec<_> = image.layers.iter().map(|l| l.to_str().unwrap()).collect();
-    run(
-        "mount",
-        &[
-            "-t",
-            "overlay",
-            "-o",
-            &format!("ro,lowerdir={}", lowers.join(":")),
-            "none",
-            merged.to_str().unwrap(),
-        ],
-    );
+    let merged = Merged::of(&room, &image.layers);
     let list = |dir: &str| {
-        let mut names: Vec<_> = std::fs::read_dir(merged.join(dir))
+        let mut names: Vec<_> = std::fs::read_dir(merged.0.join(dir))
             .unwrap()
             .map(|e| e.unwrap().file_name().into_string().unwrap())
             .collect();
         names.sort();
         names
     };
-    let seen = (list("etc"), list("opaque"), list("replaced"));
-    run("umount", &[merged.to_str().unwrap()]);
-    assert_eq!(seen.0, ["stays"]);
-    assert_eq!(seen.1, ["new"]);
-    assert_eq!(seen.2, ["new"]);
+    assert_eq!(list("etc"), ["stays"]);
+    assert_eq!(list("opaque"), ["new"]);
+    assert_eq!(list("replaced"), ["new"]);
 }
 
 #[test]
@@ -260,4 +266,94 @@ fn an_image_of_150_layers_is_imported_with_little_memory() {
     let image = room.open().lookup("test:1").unwrap().unwrap();
     assert_eq!(image.layers.len(), 150);
     assert!(image.layers[0].join("big").is_file());
+}
+
+#[test]
+fn a_directory_without_an_entry_of_its_own_stays_as_lower_layers_have_it() {
+    let room = Room::new("implied");
+    let owned = |layer: Layer, name: &str, mode: u32, owner: u64| {
+        let mut header = header(EntryType::Directory, name, 0);
+        header.set_mode(mode);
+        header.set_uid(owner);
+        header.set_gid(owner);
+        header.set_cksum();
+        layer.raw(&header, b"")
+    };
+    let mut base = Layer::default();
+    for (name, mode, owner) in [
+        ("./", 0o755, 7),
+        ("tmp", 0o1777, 0),
+        ("home", 0o711, 5),
+        ("home/user", 0o700, 1000),
+        ("own", 0o700, 3),
+        ("gone", 0o700, 3),
+        ("emptied", 0o750, 3),
+        ("emptied/sub", 0o700, 3),
+        ("file", 0o700, 3),
+        ("plain", 0o755, 0),
+    ] {
+        base = owned(base, name, mode, owner);
+    }
+    let middle = Layer::default()
+        .file("home/user/a", b"")
+        .file(".wh.gone", b"")
+        .file("emptied/.wh..wh..opq", b"")
+        .file("file", b"");
+    let top = owned(Layer::default(), "own", 0o755, 9)
+        .file("own/a", b"")
+        .file("tmp/a", b"")
+        .file("home/user/deep/b", b"")
+        .file("gone/a", b"")
+        .file("emptied/sub/a", b"")
+        .file("plain/a", b"");
+    let layers = [base.tar(), middle.tar(), top.tar()];
+    let archive = room.write("a.tar", &docker_archive(&layers));
+    let image = room.image(&archive);
+    assert_eq!(image.layers.len(), 4, "{:?}", image.layers);
+    let looks = |path: &Path| {
+        let found = std::fs::symlink_metadata(path).unwrap();
+        (found.mode() & 0o7777, found.uid(), found.gid())
+    };
+    let merged = Merged::of(&room, &image.layers);
+    for (name, expected) in [
+        ("", (0o755, 7, 7)),
+        ("tmp", (0o1777, 0, 0)),
+        ("home", (0o711, 5, 5)),
+        ("home/user", (0o700, 1000, 1000)),
+        ("home/user/deep", (0o755, 0, 0)),
+        ("own", (0o755, 9, 9)),
+        // It was removed in between, and so it is a new one.
+        ("gone", (0o755, 0, 0)),
+        ("emptied", (0o750, 3, 3)),
+        ("emptied/sub", (0o755, 0, 0)),
+        ("plain", (0o755, 0, 0)),
+    ] {
+        assert_eq!(looks(&merged.0.join(name)), expected, "{name}");
+    }
+    for name in ["home/user/a", "home/user/deep/b", "emptied/sub/a", "gone/a"] {
+        assert!(merged.0.join(name).is_file(), "{name}");
+    }
+    assert_eq!(
+        std::fs::metadata(merged.0.join("tmp")).unwrap().mtime(),
+        1_700_000_000
+    );
+    drop(merged);
+
+    // Nothing changes if it comes again, damage is found, and it goes with its image.
+    assert_eq!(room.image(&archive).layers, image.layers);
+    let store = room.open();
+    assert_eq!(store.check().unwrap().damage, []);
+    std::fs::remove_dir(image.layers[0].join("tmp")).unwrap();
+    let damage = store.check().unwrap().damage;
+    assert!(
+        damage.len() == 1 && damage[0].path == image.layers[0],
+        "{damage:?}"
+    );
+    assert_eq!(room.image(&archive).layers, image.layers);
+    assert_eq!(store.check().unwrap().damage, []);
+    store
+        .remove("test:1", &std::collections::BTreeSet::new())
+        .unwrap();
+    assert!(!image.layers[0].exists());
+    room.assert_empty();
 }
