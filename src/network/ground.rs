@@ -269,6 +269,12 @@ fn switches(
     // So that clients from 127.0.0.1 can be sent to a pod; the packet filter drops what pods send there.
     sysctl::require(&format!("ipv4/conf/{bridge}/route_localnet"), "1")?;
     sysctl::prefer(&format!("ipv4/conf/{bridge}/rp_filter"), "1");
+    // What goes from pod to pod by a service leaves by the bridge again. The kernel would tell the sender about a shorter
+    // way, which there is not, and that uses up its limit of errors for this pod: refusals would be lost. The switch of
+    // `all` holds for the bridge, too; the other interfaces still have their own.
+    for name in ["all", bridge] {
+        sysctl::prefer(&format!("ipv4/conf/{name}/send_redirects"), "0");
+    }
     // Otherwise replies to ::1 are translated back on the bridge already, and IPv6 drops them. The owner of another
     // bridge may want the default as it is.
     let other = |link: &Link| link.kind == "bridge" && link.name != bridge;

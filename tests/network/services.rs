@@ -91,6 +91,11 @@ fn a_stopping_pod_leaves_the_service_and_a_new_one_joins_it() {
         start.elapsed() < std::time::Duration::from_secs(2),
         "refused, not dropped"
     );
+    let script = "import socket\nip = socket.gethostbyname('web')\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); \
+                  s.settimeout(5); s.connect((ip, 80)); s.send(b'x')\n\
+                  try: s.recv(1)\nexcept ConnectionRefusedError: print('refused')";
+    let (_, said) = exec(&world.agent, "client", &["python3", "-c", script]);
+    assert_eq!(said, "refused\n");
     for name in ["one", "two"] {
         world.start_server(name, &who_pod_with(name, "{app: web}", 8000, "", ""));
     }
