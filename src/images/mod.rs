@@ -3,7 +3,8 @@
 //!
 //! The path of an archive: `archive` finds its parts and `contents` its images; `signatures` lets them in by the policy
 //! ([`trust`]); `import` has the layers unpacked (`layers`, `compress`, `tar_reader`, `unpack`, `entry`) into a `staging`
-//! directory and verifies them; `commit` makes everything visible at the end. `save` goes the other way.
+//! directory and verifies them; `commit` adds what layers only imply (`implied`) and makes everything visible at the end.
+//! `save` goes the other way.
 
 mod access;
 mod archive;

@@ -357,3 +357,83 @@ fn a_directory_without_an_entry_of_its_own_stays_as_lower_layers_have_it() {
     assert!(!image.layers[0].exists());
     room.assert_empty();
 }
+
+#[test]
+fn files_below_a_symlink_of_a_lower_layer_are_where_it_leads_to() {
+    let room = Room::new("moved");
+    let base = Layer::default()
+        .link(EntryType::Symlink, "bin", "usr/bin")
+        .link(EntryType::Symlink, "lib", "/usr/lib/")
+        .link(EntryType::Symlink, "loop", ".")
+        .link(EntryType::Symlink, "nowhere", "/absent")
+        .link(EntryType::Symlink, "var/run", "../run")
+        .dir("run")
+        .dir("usr/bin")
+        .file("usr/bin/sh", b"sh")
+        .file("usr/bin/old", b"old")
+        .file("usr/bin/newest", b"1")
+        .dir("usr/lib")
+        .dir("usr/lib/deep")
+        .file("usr/lib/deep/kept", b"")
+        .tar();
+    let mut owned = header(EntryType::Regular, "bin/tool", 4);
+    owned.set_uid(1000);
+    owned.set_mode(0o4755);
+    owned.set_cksum();
+    let middle = Layer::default()
+        .raw(&owned, b"tool")
+        .link(EntryType::Link, "bin/alias", "bin/tool")
+        .link(EntryType::Symlink, "bin/link", "tool")
+        .file("bin/.wh.old", b"")
+        .file("bin/newest", b"2")
+        .file("bin/again", b"2")
+        .file("lib/deep/new", b"")
+        .dir("lib/own")
+        .file("lib/own/.wh..wh..opq", b"")
+        .file("var/run/app/pid", b"")
+        .file("loop/a", b"")
+        .file("nowhere/a", b"")
+        .tar();
+    let top = Layer::default()
+        .file("usr/bin/newest", b"3")
+        .file("bin/again", b"3")
+        .tar();
+    let image = room.image(&room.write("a.tar", &docker_archive(&[base, middle, top])));
+    assert_eq!(image.layers.len(), 4, "{:?}", image.layers);
+    let merged = Merged::of(&room, &image.layers);
+    let at = |name: &str| merged.0.join(name);
+    for (name, target) in [
+        ("bin", "usr/bin"),
+        ("lib", "/usr/lib/"),
+        ("var/run", "../run"),
+        ("usr/bin/link", "tool"),
+    ] {
+        let found = std::fs::read_link(at(name)).unwrap_or_else(|why| panic!("{name}: {why}"));
+        assert_eq!(found, Path::new(target), "{name}");
+    }
+    for (name, content) in [
+        ("usr/bin/sh", "sh"),
+        ("bin/tool", "tool"),
+        ("usr/bin/alias", "tool"),
+        ("usr/bin/newest", "3"),
+        ("usr/bin/again", "3"),
+        ("usr/lib/deep/kept", ""),
+        ("usr/lib/deep/new", ""),
+        ("run/app/pid", ""),
+        ("loop/a", ""),
+        ("nowhere/a", ""),
+    ] {
+        let found = std::fs::read_to_string(at(name)).unwrap_or_else(|why| panic!("{name}: {why}"));
+        assert_eq!(found, content, "{name}");
+    }
+    assert!(!at("usr/bin/old").exists());
+    assert!(at("usr/lib/own").is_dir());
+    let tool = std::fs::metadata(at("usr/bin/tool")).unwrap();
+    assert_eq!((tool.mode() & 0o7777, tool.uid()), (0o4755, 1000));
+    drop(merged);
+    assert_eq!(room.open().check().unwrap().damage, []);
+    // The image is what it was for other programs.
+    let saved = super::saved::saved(&room, &["test:1"], "saved.tar").unwrap();
+    let other = Room::new("moved-again");
+    assert_eq!(other.image(&saved).id, image.id);
+}

@@ -9,7 +9,7 @@ use serde_json::Value;
 use tar::EntryType;
 
 /// Saves images of the room's store into a file.
-fn saved(room: &Room, names: &[&str], file: &str) -> Result<PathBuf, ImageError> {
+pub(super) fn saved(room: &Room, names: &[&str], file: &str) -> Result<PathBuf, ImageError> {
     let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
     let store = room.store();
     let bytes = smol::block_on(async {

@@ -1,0 +1,108 @@
+//! Files that a layer has below a symlink of a lower one.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Component, Path, PathBuf};
+
+use super::Additional;
+use super::stack::{Shown, Stack, Symlink, is_opaque, looks};
+
+/// The maximum of such files in an image. With more of them the directory stays as its layer has it.
+const MAX_LINKS: usize = 10_000;
+
+impl Additional {
+    /// Has a symlink at `path` again, and where it leads to what layers above it have in their directories there. A symlink
+    /// that leads to no directory of the image, or over another symlink, stays hidden.
+    pub(super) fn follow(
+        &mut self,
+        stack: &Stack<'_>,
+        symlink: &Symlink,
+        path: &Path,
+    ) -> io::Result<()> {
+        let Some(target) = target_of(path, &symlink.target) else {
+            return Ok(());
+        };
+        let Shown::Directory(_) = stack.shown(&target)? else {
+            return Ok(());
+        };
+        let mut next = self.clone();
+        for layer in symlink.above.iter().rev() {
+            if !next.bring(stack, (*layer, path), &target)? {
+                return Ok(());
+            }
+        }
+        next.parents(stack, path)?;
+        next.link(path.to_owned(), stack.place(symlink.layer, path));
+        *self = next;
+        Ok(())
+    }
+
+    /// Brings what a layer has below `from` to `target`; false if that is too much.
+    fn bring(
+        &mut self,
+        stack: &Stack<'_>,
+        (layer, from): (usize, &Path),
+        target: &Path,
+    ) -> io::Result<bool> {
+        self.parents(stack, &target.join("any"))?;
+        let mut folders = vec![PathBuf::new()];
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(stack.place(layer, &from.join(&folder)))? {
+                let entry = entry?;
+                let below = folder.join(entry.file_name());
+                let to = target.join(&below);
+                if self.links.len() + self.directories.len() >= MAX_LINKS {
+                    return Ok(false);
+                }
+                let is_covered = stack.is_covered(layer, &to)?;
+                if !entry.file_type()?.is_dir() {
+                    if !is_covered {
+                        self.link(to, entry.path());
+                    }
+                    continue;
+                }
+                let own: OwnedFd = File::open(entry.path())?.into();
+                let is_implied = stack.is_implied(layer, &from.join(&below));
+                let looks = match stack.shown(&to)? {
+                    Shown::Directory(found) if is_implied || is_covered => found.meant,
+                    _ if is_covered => continue,
+                    _ => looks(&own)?,
+                };
+                if is_opaque(&own)? {
+                    self.opaque.insert(to.clone());
+                }
+                self.links.remove(&to);
+                self.directories.insert(to, looks);
+                folders.push(below);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Has `path` as another name of a file, in place of what it has there.
+    fn link(&mut self, path: PathBuf, of: PathBuf) {
+        if self.directories.contains_key(&path) {
+            self.directories
+                .retain(|other, _| !other.starts_with(&path));
+            self.links.retain(|other, _| !other.starts_with(&path));
+        }
+        self.links.insert(path, of);
+    }
+}
+
+/// Where a symlink at `path` leads to in the image, by its names alone; `None` if that is no other place.
+fn target_of(path: &Path, target: &Path) -> Option<PathBuf> {
+    let mut place = match target.is_absolute() {
+        true => PathBuf::new(),
+        false => path.parent()?.to_owned(),
+    };
+    for part in target.components() {
+        match part {
+            Component::Normal(name) => place.push(name),
+            Component::ParentDir => drop(place.pop()),
+            Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
+        }
+    }
+    (!place.starts_with(path) && !path.starts_with(&place)).then_some(place)
+}
