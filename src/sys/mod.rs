@@ -1,5 +1,6 @@
 //! Thin wrappers around system calls. Nearly all `unsafe` code is here. No policy, no Kubernetes words.
 
+pub mod accept_all;
 pub mod allocator;
 pub mod beneath;
 pub mod boot_id;

@@ -98,6 +98,37 @@ fn a_registry_with_tls_needs_an_authority_that_is_trusted() {
 }
 
 #[test]
+fn a_registry_may_have_a_certificate_that_it_signed_itself() {
+    let room = Room::new("self-signed");
+    // As `openssl req -x509` makes them, they say that they are authorities.
+    for name in ["server", "other"] {
+        openssl(
+            &room,
+            &format!(
+                "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=registry -addext \
+                 subjectAltName=IP:127.0.0.1 -keyout ROOM/{name}.key -out ROOM/{name}.crt"
+            ),
+        );
+    }
+    let setup = tls(&room, "");
+    let world = World::inside(room, &setup);
+    world.push_layers("a:1", &SIZES);
+    let name = format!("{}/a:1", world.registry);
+    trust(&world.room, "127.0.0.1:5000", &[("other.crt", "ca.crt")]);
+    let (message, _) = world.refused(&world.request(&name, &json!({})));
+    assert!(message.contains("invalid peer certificate"), "{message}");
+    trust(&world.room, "127.0.0.1:5000", &[("server.crt", "ca.crt")]);
+    assert_layers(&world.pull(&name), &SIZES);
+    trust(&world.room, "localhost:5000", &[("server.crt", "ca.crt")]);
+    let elsewhere = world.request("localhost:5000/a:1", &json!({}));
+    let (message, _) = world.refused(&elsewhere);
+    assert!(
+        message.contains("not valid for name \"localhost\""),
+        "{message}"
+    );
+}
+
+#[test]
 fn a_registry_may_ask_for_a_client_certificate() {
     let room = Room::new("client");
     certificates(&room);
@@ -138,6 +169,19 @@ fn a_registry_may_ask_for_a_client_certificate() {
         &[("client.key", "client.key")],
     );
     assert_layers(&guarded.pull(&name), &SIZES);
+    // Without extensions openssl makes one of version 1.
+    openssl(
+        &open.room,
+        "x509 -req -in ROOM/client.csr -CA ROOM/ca.crt -CAkey ROOM/ca.key -CAcreateserial -days 2 -out ROOM/v1.crt",
+    );
+    std::fs::copy(open.room.path("v1.crt"), guarded.room.path("v1.crt")).unwrap();
+    trust(
+        &guarded.room,
+        "127.0.0.1:5443",
+        &[("v1.crt", "client.cert")],
+    );
+    let said = guarded.fetch_by(&guarded.request(&name, &json!({})));
+    assert_ne!(said["type"], "error", "{said}");
 }
 
 fn copy_tree(from: &Path, to: &Path) {

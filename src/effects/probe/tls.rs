@@ -8,19 +8,15 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 
 use futures_rustls::client::TlsStream;
-use futures_rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use futures_rustls::pki_types::ServerName;
 use futures_rustls::rustls::client::Resumption;
-use futures_rustls::rustls::client::danger::{
-    HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier,
-};
-use futures_rustls::rustls::crypto::{CryptoProvider, ring};
-use futures_rustls::rustls::{
-    ClientConfig, DigitallySignedStruct, Error, InvalidMessage, SignatureScheme,
-};
+use futures_rustls::rustls::crypto::ring;
+use futures_rustls::rustls::{ClientConfig, Error, InvalidMessage};
 use futures_rustls::{TlsConnector, rustls};
 use smol::io::{AsyncRead, AsyncWrite};
 
 use super::dial::{Connection, go_text};
+use crate::sys::accept_all::AcceptAll;
 
 /// Encrypts a connection.
 pub(super) async fn wrap(stream: Connection, host: &str) -> Result<Encrypted, String> {
@@ -96,49 +92,5 @@ pub(super) fn text(error: &io::Error) -> String {
         }
         Some(other) => format!("tls: {other}"),
         None => go_text(error),
-    }
-}
-
-/// Accepts every certificate.
-#[derive(Debug)]
-struct AcceptAll {
-    provider: Arc<CryptoProvider>,
-}
-
-impl ServerCertVerifier for AcceptAll {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    // A signature by an unverified key proves nothing.
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider
-            .signature_verification_algorithms
-            .supported_schemes()
     }
 }

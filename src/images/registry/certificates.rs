@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use futures_rustls::rustls;
-use rustls::crypto::{CryptoProvider, ring};
+use rustls::ClientConfig;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 use rustls::sign::CertifiedKey;
-use ureq::tls::{Certificate, ClientCert, PemItem, PrivateKey, RootCerts, TlsConfig, parse_pem};
 
 use super::error::FetchError;
+use super::tls;
 use crate::sys::file::read_bounded;
 use crate::types::InOrder;
 
@@ -36,8 +36,8 @@ const MAX_FILES: usize = 100;
 /// What one registry adds.
 #[derive(Debug, Default)]
 struct Own {
-    authorities: Vec<Certificate<'static>>,
-    client: Option<ClientCert>,
+    authorities: Vec<CertificateDer<'static>>,
+    client: Option<CertifiedKey>,
 }
 
 /// All paths that certificates are read from: a process that may read only these can still connect.
@@ -60,30 +60,17 @@ pub(super) fn known(directories: &[PathBuf], names: &[String]) -> bool {
 }
 
 /// The TLS settings for a registry that has these names.
-pub(super) fn of(directories: &[PathBuf], names: &[String]) -> Result<TlsConfig, FetchError> {
+pub(super) fn of(
+    directories: &[PathBuf],
+    names: &[String],
+) -> Result<Arc<ClientConfig>, FetchError> {
     let mut own = Own::default();
     for folder in folders(directories, names) {
         read_folder(&folder, &mut own)?;
     }
     let mut authorities = system()?;
     authorities.append(&mut own.authorities);
-    Ok(TlsConfig::builder()
-        .root_certs(RootCerts::new_with_certs(&authorities))
-        .client_cert(own.client)
-        .unversioned_rustls_crypto_provider(provider())
-        .build())
-}
-
-/// The TLS settings for a registry that may have any certificate.
-pub(super) fn unchecked() -> TlsConfig {
-    TlsConfig::builder()
-        .disable_verification(true)
-        .unversioned_rustls_crypto_provider(provider())
-        .build()
-}
-
-fn provider() -> Arc<CryptoProvider> {
-    Arc::new(ring::default_provider())
+    tls::checked(authorities, own.client)
 }
 
 fn folders(directories: &[PathBuf], names: &[String]) -> impl Iterator<Item = PathBuf> {
@@ -94,7 +81,7 @@ fn folders(directories: &[PathBuf], names: &[String]) -> impl Iterator<Item = Pa
     all.collect::<Vec<_>>().into_iter()
 }
 
-fn system() -> Result<Vec<Certificate<'static>>, FetchError> {
+fn system() -> Result<Vec<CertificateDer<'static>>, FetchError> {
     for path in SYSTEM.map(Path::new) {
         match read_bounded(path, MAX_BYTES) {
             Ok(pem) => return certificates(path, &pem),
@@ -136,16 +123,10 @@ fn read_folder(folder: &Path, own: &mut Own) -> Result<(), FetchError> {
     Ok(())
 }
 
-fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<Certificate<'static>>, FetchError> {
+fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, FetchError> {
     let bad = |why: String| FetchError::Setup(format!("`{}` {why}", path.display()));
-    let mut found = Vec::new();
-    for item in parse_pem(pem) {
-        if let PemItem::Certificate(certificate) =
-            item.map_err(|why| bad(format!("is no PEM: {why}")))?
-        {
-            found.push(certificate);
-        }
-    }
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    let found = found.map_err(|why| bad(format!("is no PEM: {why}")))?;
     match found.is_empty() {
         true => Err(bad("has no certificate".to_owned())),
         false => Ok(found),
@@ -153,7 +134,7 @@ fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<Certificate<'static>>, Fe
 }
 
 /// A certificate and the key beside it, which must fit: the TLS library would not forgive it later.
-fn client(path: &Path, pem: &[u8]) -> Result<ClientCert, FetchError> {
+fn client(path: &Path, pem: &[u8]) -> Result<CertifiedKey, FetchError> {
     let key_path = path.with_extension("key");
     let bad = |why: &dyn std::fmt::Display| {
         FetchError::Setup(format!(
@@ -163,12 +144,8 @@ fn client(path: &Path, pem: &[u8]) -> Result<ClientCert, FetchError> {
     };
     let key = read_bounded(&key_path, MAX_BYTES).map_err(|why| bad(&why))?;
     let chain = certificates(path, pem)?;
-    let der = PrivateKeyDer::from_pem_slice(&key).map_err(|why| bad(&why))?;
-    let plain = chain.iter().map(|c| CertificateDer::from(c.der().to_vec()));
-    let plain: Vec<_> = plain.collect();
-    CertifiedKey::from_der(plain, der, &provider()).map_err(|why| bad(&why))?;
-    let key = PrivateKey::from_pem(&key).map_err(|why| bad(&why))?;
-    Ok(ClientCert::new_with_certs(&chain, key))
+    let key = PrivateKeyDer::from_pem_slice(&key).map_err(|why| bad(&why))?;
+    tls::certified(chain, key).map_err(|why| bad(&why))
 }
 
 fn unreadable(path: &Path, why: &std::io::Error) -> FetchError {

@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 
 use ureq::Timeout;
 use ureq::unversioned::transport::{
-    Buffers, ConnectProxyConnector, ConnectionDetails, Connector, NextTimeout, RustlsConnector,
-    TcpConnector, Transport, time,
+    Buffers, ConnectProxyConnector, ConnectionDetails, Connector, NextTimeout, TcpConnector,
+    Transport, time,
 };
 
+use super::tls::TlsConnector;
 use crate::sys::clock;
 
 /// Bytes that may arrive before a read has its data: its buffer, those of the connection, and some more.
@@ -41,11 +42,11 @@ pub(super) fn within<T>(patience: Duration, read: impl FnOnce() -> T) -> T {
 }
 
 /// ureq's own connector, with the guard at the socket.
-pub(super) fn connector() -> impl Connector {
+pub(super) fn connector(tls: TlsConnector) -> impl Connector {
     Connector::<()>::chain((), ConnectProxyConnector::default())
         .chain(TcpConnector::default())
         .chain(Guard)
-        .chain(RustlsConnector::default())
+        .chain(tls)
 }
 
 #[derive(Debug)]

@@ -19,6 +19,7 @@ use super::guard;
 use super::pace::Pace;
 use super::proxy::Proxies;
 use super::request::{MIN_BYTES, Patience};
+use super::tls::{self, TlsConnector};
 use super::url::{Origin, Url, shorten};
 
 /// The longest head of an answer.
@@ -142,7 +143,11 @@ impl Http {
         if let Some(agent) = agents.get(origin) {
             return Ok(agent.clone());
         }
-        let mut config = Config::builder()
+        let proxy = self.proxy(origin)?;
+        let by_tls = proxy
+            .as_ref()
+            .is_some_and(|proxy| proxy.protocol() == ProxyProtocol::Https);
+        let config = Config::builder()
             .http_status_as_error(false)
             .max_redirects(0)
             .max_redirects_will_error(false)
@@ -157,15 +162,16 @@ impl Http {
             .timeout_recv_response(Some(self.patience.answer()))
             .timeout_per_read(Some(self.patience.stall()))
             .timeout_per_write(Some(self.patience.stall()))
-            .proxy(self.proxy(origin)?);
-        if origin.tls {
-            let tls = match self.is_insecure(origin) {
-                true => certificates::unchecked(),
-                false => certificates::of(&self.certificates, &names(origin))?,
-            };
-            config = config.tls_config(tls);
-        }
-        let agent = Agent::with_parts(config.build(), guard::connector(), Addresses::default());
+            .proxy(proxy)
+            .build();
+        let tls = match (origin.tls, self.is_insecure(origin)) {
+            (true, false) => Some(certificates::of(&self.certificates, &names(origin))?),
+            (true, true) => Some(tls::unchecked()?),
+            (false, _) if by_tls => Some(certificates::of(&[], &[])?),
+            (false, _) => None,
+        };
+        let connector = guard::connector(TlsConnector(tls));
+        let agent = Agent::with_parts(config, connector, Addresses::default());
         agents.insert(origin.clone(), agent.clone());
         Ok(agent)
     }
@@ -319,12 +325,12 @@ fn failed(url: &Url, why: &ureq::Error) -> FetchError {
         ureq::Error::HostNotFound => {
             connection("the host's name is unknown".to_owned(), Some(CHECK_NAME))
         }
-        ureq::Error::Rustls(why) => tls(url, why),
+        ureq::Error::Rustls(why) => broken_tls(url, why),
         ureq::Error::Io(source) => match source
             .get_ref()
             .and_then(|e| e.downcast_ref::<rustls::Error>())
         {
-            Some(why) => tls(url, why),
+            Some(why) => broken_tls(url, why),
             None => connection(plain(source), None),
         },
         ureq::Error::ConnectProxyFailed(why) => connection(
@@ -363,7 +369,7 @@ fn timed_out(timeout: Timeout) -> &'static str {
     }
 }
 
-fn tls(url: &Url, why: &rustls::Error) -> FetchError {
+fn broken_tls(url: &Url, why: &rustls::Error) -> FetchError {
     let hint = match why {
         rustls::Error::InvalidCertificate(_) => Some(
             "put the certificate of the registry's authority into `/etc/containers/certs.d/HOST[:PORT]/ca.crt`",

@@ -34,6 +34,7 @@ mod session;
 mod signatures;
 mod sources;
 mod throttle;
+mod tls;
 mod token;
 mod url;
 mod web;

@@ -323,6 +323,11 @@ fn with_plain_host(text: &str) -> String {
 fn matched(prefix: &str, name: &str) -> Option<usize> {
     if let Some(domain) = prefix.strip_prefix('*') {
         let host = name.split('/').next()?;
+        // As containers/image has it, a domain stands for all ports of its hosts.
+        let host = match host.rsplit_once(':') {
+            Some((host, port)) if port.bytes().all(|b| b.is_ascii_digit()) => host,
+            _ => host,
+        };
         return (host.len() > domain.len() && host.ends_with(domain)).then_some(host.len());
     }
     let rest = name.strip_prefix(prefix)?;
@@ -444,6 +449,11 @@ mod tests {
                 "b.c.example.com/x:1",
                 &["the registry `*.example.com` is blocked by registries.conf"],
             ),
+            (
+                "b.example.com:5000/x:1",
+                &["the registry `*.example.com` is blocked by registries.conf"],
+            ),
+            ("a.wild.org:5000/x:1", &["one.lan:5000/x:1"]),
             ("a.example.com/x:1", &["a.example.com/x:1"]),
             ("example.com/x:1", &["example.com/x:1"]),
             ("a.wild.org/x/y:1", &["one.lan/x/y:1"]),
