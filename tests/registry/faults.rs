@@ -64,6 +64,15 @@ fn a_registry_that_stays_busy_is_left_alone() {
         .filter(|ask| ask.path.contains("manifests"))
         .count();
     assert_eq!(asked, 4, "the first time, and three more");
+    proxy.rule(|_| Deed::Pass);
+    assert_layers(&world.pull(&name), &SIZES);
+    proxy.reset();
+    proxy.rule(|_| status(503, vec![("Retry-After", "0".to_owned())]));
+    world.refused(&request);
+    let asked = proxy.asked();
+    let asked = asked.iter().filter(|ask| ask.path.contains("manifests"));
+    let methods: Vec<&str> = asked.map(|ask| ask.method.as_str()).collect();
+    assert_eq!(methods, ["HEAD"; 4], "not once more to look at it");
 }
 
 #[test]

@@ -228,6 +228,9 @@ fn reference(name: &ImageName) -> Result<String, FetchError> {
     }
 }
 
+/// A request that fails after this time was waited for.
+const LONG: Duration = Duration::from_secs(5);
+
 /// The stored image, if the tag still means it. A request for the head alone does not count at registries that count
 /// pulls.
 fn unchanged(
@@ -257,9 +260,14 @@ fn unchanged(
         return Ok(None);
     }
     let what = format!("manifest `{reference}`");
-    // Not every registry answers it; the full request reports what is wrong.
-    let Ok(answer) = session.ask(&manifest(reference, what, true)) else {
-        return Ok(None);
+    let asked = clock::now();
+    let answer = match session.ask(&manifest(reference, what, true)) {
+        Ok(answer) => answer,
+        // The full request would wait as long once more.
+        Err(why @ FetchError::Busy { .. }) => return Err(why),
+        Err(why) if asked.elapsed() > LONG => return Err(why),
+        // Not every registry answers it; the full request reports what is wrong.
+        Err(_) => return Ok(None),
     };
     let now = answer.header("Docker-Content-Digest").unwrap_or_default();
     Ok(record

@@ -257,9 +257,14 @@ impl Tools {
                 Some(slots) => Some(slots.acquire().await),
                 None => None,
             };
+            // While this pull waited, another one may have found that out.
+            if let Some(failure) = self.known_unreachable(wanted.name).filter(|_| stored) {
+                return Err(failure);
+            }
             let pulling = super::now().time;
-            let id = self.pull_once(pod, container, wanted, logins).await?;
-            Ok((id, super::now().time.since(pulling)))
+            let pulled = self.pull_once(pod, container, wanted, logins).await;
+            self.note_reach(wanted.name, pulled.as_ref().err());
+            Ok((pulled?, super::now().time.since(pulling)))
         };
         let given_up = async {
             // The other end lives in the map.
@@ -270,7 +275,6 @@ impl Tools {
         let work = smol::future::or(work, given_up);
         let done = smol::future::or(work, async { Err(self.closing().await) }).await;
         lock(&self.pulls.0.pods).remove(&pod.uid);
-        self.note_reach(wanted.name, done.as_ref().err());
         let (id, took_ms) = done?;
         // The name may mean another image by now, which this pod may not use.
         let found = self.look_up(&id).await;
