@@ -278,6 +278,13 @@ impl Search<'_> {
         if oci::is_artifact(at.artifact_type.as_deref(), false) {
             return Ok(None);
         }
+        // A pull fetches nothing of another kind.
+        if depth > 0
+            && !oci::may_be_manifest(&at.media_type)
+            && !self.archive.has(&blob_part(&at.digest)?)
+        {
+            return Ok(None);
+        }
         let mut fitness = 1;
         if let Some(platform) = at.platform.as_ref().filter(|p| !p.architecture.is_empty()) {
             fitness = platform.fitness(&self.own);

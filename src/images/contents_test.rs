@@ -50,7 +50,7 @@ fn artifacts_beside_an_image_are_passed_over() {
             layout.manifest(&json!({ "artifactType": "application/x", "blobs": [] }))
         }),
         ("it is about another one", |layout| {
-            let config = layout.blob("application/vnd.oci.image.config.v1+json", b"{}");
+            let config = layout.blob("", b"{}");
             let subject = json!({ "digest": "sha256:0", "size": 1 });
             layout.manifest(&json!({ "config": config, "layers": [], "subject": subject }))
         }),
@@ -81,6 +81,40 @@ fn artifacts_beside_an_image_are_passed_over() {
         let top = [make(&layout)];
         let why = import(&room, layout, &top).unwrap_err();
         assert!(why.contains("it lists no images"), "{what}: {why}");
+    }
+}
+
+#[test]
+fn an_image_may_have_a_subject_and_state_its_config_as_artifact_type() {
+    const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
+    for nested in [false, true] {
+        let room = Room::new("no-artifacts");
+        let layout = Layout::new(&room.0.join("layout"));
+        let plain = image(&layout, "a", &own());
+        let hex = plain["digest"].as_str().unwrap().replace("sha256:", "");
+        let path = room.0.join("layout/blobs/sha256").join(hex);
+        let bytes = std::fs::read(path).unwrap();
+        let mut manifest: Value = serde_json::from_slice(&bytes).unwrap();
+        manifest["config"]["mediaType"] = CONFIG.into();
+        manifest["subject"] = json!({ "digest": "sha256:0", "size": 1 });
+        manifest["artifactType"] = CONFIG.into();
+        let mut stated = layout.manifest(&manifest);
+        stated["artifactType"] = CONFIG.into();
+        stated["annotations"] = plain["annotations"].clone();
+        let top = match nested {
+            false => stated.clone(),
+            true => {
+                let mut index = layout.index(&[stated.clone()]);
+                index["annotations"] = stated["annotations"].clone();
+                index
+            }
+        };
+        let names = import(&room, layout, &[top]);
+        assert_eq!(
+            names,
+            Ok(vec!["docker.io/library/a:1".to_owned()]),
+            "{nested}"
+        );
     }
 }
 

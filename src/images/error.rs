@@ -105,7 +105,7 @@ pub enum ImageError {
         unit: &'static str,
     },
     /// The archive has no image for this machine.
-    #[error("no image for {wanted} in the archive; it has {}", available.join(", "))]
+    #[error("no image for {wanted}; it has {}", some(available))]
     Platform {
         /// The platform of this machine.
         wanted: String,
@@ -262,6 +262,21 @@ impl ImageError {
         }
     }
 
+    /// A hint for people about a pull: it has no archive.
+    pub fn hint_of_pull(&self) -> Option<String> {
+        match self {
+            Self::Digest { .. } | Self::Size { .. } => {
+                Some("the registry, or a cache before it, has damaged data".to_owned())
+            }
+            Self::Missing { .. } | Self::Truncated { .. } => Some("pull it again".to_owned()),
+            Self::NotAnImage { .. } => Some("the registry has something else by this name".to_owned()),
+            Self::Platform { .. } => Some(
+                "the image is not built for this machine; another platform is chosen by `--platform`".to_owned(),
+            ),
+            other => other.hint(),
+        }
+    }
+
     /// A hint for people.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
@@ -312,6 +327,14 @@ impl ImageError {
             | Self::Ambiguous { .. } => return None,
         };
         Some(hint.to_owned())
+    }
+}
+
+/// A list in words.
+fn some(list: &[String]) -> String {
+    match list {
+        [] => "none at all".to_owned(),
+        some => some.join(", "),
     }
 }
 

@@ -134,15 +134,32 @@ pub(crate) const CONFIGS: [&str; 2] = [
     "application/vnd.docker.container.image.v1+json",
 ];
 
+/// The types of manifests and indexes.
+pub(crate) const MANIFESTS: [&str; 4] = [
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+];
+
+/// Whether something of this type can be or have an image. Some writers state no type.
+pub(crate) fn may_be_manifest(media_type: &str) -> bool {
+    media_type.is_empty() || MANIFESTS.contains(&media_type)
+}
+
 /// Whether what states these types is not an image, but an artifact, as a chart or what is known about an image
-/// (`subject`). It may lie beside images in an index.
+/// (`subject`). It may lie beside images in an index. The type of an image's config may be stated as that of the artifact
+/// (image-spec, descriptor.md).
 pub(crate) fn is_artifact(artifact_type: Option<&str>, has_subject: bool) -> bool {
-    has_subject || artifact_type.is_some_and(|kind| !kind.is_empty())
+    has_subject || artifact_type.is_some_and(|kind| !kind.is_empty() && !CONFIGS.contains(&kind))
 }
 
 impl Document {
+    /// Whether it is not the manifest of an image. One with an image's config is, whatever else it says.
     pub(crate) fn is_artifact(&self) -> bool {
-        is_artifact(self.artifact_type.as_deref(), self.subject.is_some())
+        let config = self.config.as_ref().map(|config| &*config.media_type);
+        !config.is_some_and(|kind| CONFIGS.contains(&kind))
+            && is_artifact(self.artifact_type.as_deref(), self.subject.is_some())
     }
 }
 

@@ -98,7 +98,10 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Err(why) => {
             let _ = print(&Line::Error {
                 message: crate::chain(&why),
-                hint: why.hint(),
+                hint: match request.pulled {
+                    true => why.hint_of_pull(),
+                    false => why.hint(),
+                },
                 cause: why.cause(),
             });
             ExitCode::FAILURE

@@ -322,3 +322,34 @@ fn what_is_no_image_is_refused_with_its_reason() {
         assert!(message.contains(part), "{tag}: {message}");
     }
 }
+
+#[test]
+fn an_image_is_found_beside_entries_that_are_none() {
+    let world = World::new("beside");
+    let proxy = world.proxy();
+    world.push_layers("a:1", &[1000]);
+    let image = world.pull(&format!("{}/a:1", world.registry));
+    let hex = image.manifest_digest.replace("sha256:", "");
+    let manifest = std::fs::read(world.room.store().join("blobs/sha256").join(hex)).unwrap();
+    let index = serde_json::json!({ "schemaVersion": 2, "manifests": [
+        { "mediaType": "application/octet-stream", "digest": format!("sha256:{}", "0".repeat(64)), "size": 5 },
+        { "mediaType": "application/vnd.oci.image.manifest.v1+json", "digest": image.manifest_digest,
+          "size": manifest.len(), "artifactType": "application/vnd.oci.image.config.v1+json" },
+    ] });
+    let kind = "application/vnd.oci.image.index.v1+json".to_owned();
+    proxy.rule(move |ask| match ask.path.ends_with("/manifests/2") {
+        true => Deed::Answer(
+            200,
+            vec![("Content-Type", kind.clone())],
+            index.to_string().into_bytes(),
+        ),
+        false => Deed::Pass,
+    });
+    let found = world.pull(&format!("{}/a:2", proxy.address));
+    assert_eq!(found.id, image.id);
+    let none = serde_json::json!({ "schemaVersion": 2, "manifests": [] });
+    proxy.rule(move |_| Deed::Answer(200, vec![], none.to_string().into_bytes()));
+    let name = format!("{}/a:3", proxy.address);
+    let (message, _) = world.refused(&world.request(&name, &serde_json::json!({})));
+    assert!(message.contains("it has none at all"), "{message}");
+}

@@ -118,13 +118,7 @@ impl FetchError {
     /// What to do about it.
     pub(super) fn hint(&self) -> Option<String> {
         let hint = match self {
-            Self::Image(ImageError::Platform { .. }) => {
-                "the image is not built for this machine; another platform is chosen by `--platform`"
-            }
-            Self::Image(ImageError::Digest { .. } | ImageError::Size { .. }) => {
-                "the registry, or a cache before it, has damaged data"
-            }
-            Self::Image(why) => return why.hint(),
+            Self::Image(why) => return why.hint_of_pull(),
             Self::Everywhere { last, .. } => return last.hint(),
             Self::Connection { hint, .. } => (*hint)?,
             Self::NotFound { .. } => "check the name and the tag",

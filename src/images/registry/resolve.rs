@@ -29,12 +29,6 @@ const MAX_MANIFESTS: usize = 64;
 /// overlayfs takes 500 lower directories.
 const MAX_LAYERS: usize = 480;
 
-/// What manifests and indexes are called in requests.
-pub(super) const ACCEPT: &str = "application/vnd.oci.image.index.v1+json, \
-                                 application/vnd.oci.image.manifest.v1+json, \
-                                 application/vnd.docker.distribution.manifest.list.v2+json, \
-                                 application/vnd.docker.distribution.manifest.v2+json";
-
 /// A manifest, or an index, as it was received.
 #[derive(Debug, Clone)]
 pub(super) struct Raw {
@@ -92,11 +86,14 @@ pub(super) struct Document {
 }
 
 impl Document {
-    /// Whether it is not the manifest of an image: it may lie beside some in an index.
+    /// Whether it is not the manifest of an image: it may lie beside some in an index. The type of the config decides, if
+    /// it is stated.
     fn is_artifact(&self) -> bool {
         let kind = self.config.as_ref().map(|config| &*config.media_type);
-        let other = kind.is_some_and(|kind| !kind.is_empty() && !CONFIGS.contains(&kind));
-        other || is_artifact(self.artifact_type.as_deref(), self.subject.is_some())
+        match kind.filter(|kind| !kind.is_empty()) {
+            Some(kind) => !CONFIGS.contains(&kind),
+            None => is_artifact(self.artifact_type.as_deref(), self.subject.is_some()),
+        }
     }
 }
 
@@ -213,7 +210,9 @@ impl<'a> Search<'a> {
             return Err(self.no_image(&format!("its indexes are nested {MAX_DEPTH} times")));
         }
         for descriptor in ranked(manifests, self.platform, |other| self.note(other)) {
-            if is_artifact(descriptor.artifact_type.as_deref(), false) {
+            if !oci::may_be_manifest(&descriptor.media_type)
+                || is_artifact(descriptor.artifact_type.as_deref(), false)
+            {
                 self.passed_over = true;
                 continue;
             }
@@ -423,7 +422,7 @@ pub(super) fn manifest(reference: &str, what: String, head: bool) -> Wanted {
     Wanted {
         head,
         target: format!("manifests/{reference}"),
-        headers: vec![("Accept", ACCEPT.to_owned())],
+        headers: vec![("Accept", oci::MANIFESTS.join(", "))],
         what,
         range: false,
     }
