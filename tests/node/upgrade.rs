@@ -196,9 +196,21 @@ int main(int n, char **a) {
 }
 "#;
 
-fn crashing(folder: &Path) -> Vec<u8> {
-    let (source, program) = (folder.join("crash.c"), folder.join("crash"));
-    let text = CRASHING.replace("ROOT", folder.to_str().expect("utf-8"));
+/// A program that says that it is version 9, and as an agent never answers.
+const HANGING: &str = r#"#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+int main(int n, char **a) {
+    for (int i = 1; i < n; i++)
+        if (!strcmp(a[i], "version")) return puts("{\"client\":\"9.0.0\",\"stateFormat\":1}") < 0;
+    for (;;) pause();
+}
+"#;
+
+/// Compiles a program in C.
+fn compiled(folder: &Path, text: &str) -> Vec<u8> {
+    let (source, program) = (folder.join("program.c"), folder.join("program"));
+    let text = text.replace("ROOT", folder.to_str().expect("utf-8"));
     fs::write(&source, text).expect("temp dir");
     let made = Command::new("gcc")
         .args(["-w", "-static", "-s", "-o"])
@@ -251,7 +263,7 @@ fn a_program_that_crashes_gives_way_to_the_former_one_which_has_its_records_agai
         let old = fs::read(node.program()).expect("the program");
         let record = |path: &str| fs::read(node.agent.root.join(path));
         let format = record("root/format.json").expect("a format");
-        let file = node.file("crashing", &crashing(&node.agent.root));
+        let file = node.file("crashing", &compiled(&node.agent.root, CRASHING));
         let done = node.upgrade(&["--unsigned", &file]);
         assert_eq!(done.status.code(), Some(1), "{}", said(&done));
         assert!(
@@ -265,6 +277,27 @@ fn a_program_that_crashes_gives_way_to_the_former_one_which_has_its_records_agai
         assert_eq!(record("root/format.json").expect("a format"), format);
         let log = fs::read_to_string(node.agent.root.join("agent.log")).expect("a log");
         assert!(!log.contains("broken"), "no record is damaged: {log}");
+    });
+}
+
+#[test]
+fn a_program_that_hangs_gives_way_to_the_former_one() {
+    on_a_node(|node| {
+        let old = fs::read(node.program()).expect("the program");
+        let is_back = |done: Output| {
+            let text = said(&done);
+            assert_eq!(done.status.code(), Some(1), "{text}");
+            assert!(!text.contains("does not answer yet"), "{text}");
+            assert!(fs::read(node.program()).expect("the program") == old);
+            node.agent.wait_answer();
+        };
+        let program = compiled(&node.agent.root, HANGING);
+        is_back(node.upgrade(&["--unsigned", &node.file("hanging", &program)]));
+        // One that answers first.
+        let mut upgrade = node.begin("8s", &node.file("newer", &newer()));
+        upgrade.wait_line("has to stay up");
+        node.agent.signal(Signal::SIGSTOP);
+        is_back(upgrade.end());
     });
 }
 
@@ -387,7 +420,7 @@ fn a_disk_that_fills_up_keeps_no_upgrade_from_going_back() {
     on_a_node(|node| {
         let old = fs::read(node.program()).expect("the program");
         sized(&node.state(), 256 * 1024, nix::mount::MsFlags::empty());
-        let file = node.file("crashing", &crashing(&node.agent.root));
+        let file = node.file("crashing", &compiled(&node.agent.root, CRASHING));
         let mut upgrade = node.begin("20s", &file);
         upgrade.wait_line("waiting");
         fill(&node.state().join("full"));

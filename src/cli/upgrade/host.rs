@@ -239,7 +239,11 @@ impl Host {
             let signal = if kill { libc::SIGKILL } else { libc::SIGTERM };
             return end(pid, signal);
         }
-        // An agent that does not answer: the supervisor may have given up.
+        // One that hangs would never make room for another.
+        for pid in agents_of_replaced(&self.program) {
+            end(pid, libc::SIGKILL)?;
+        }
+        // None is there: the supervisor may have given up.
         if Path::new(OPENRC).exists() {
             let _ = Command::new("rc-service")
                 .args(["coracle", "restart"])
