@@ -16,6 +16,12 @@ use crate::api;
 /// Longest line of a response head, and of a chunk head.
 const MAX_LINE: u64 = 16 * 1024;
 
+/// How long the agent may take to answer a look, for each read. It answers at once unless it hangs.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The same where there is a way without an answer.
+pub(super) const SOON: Duration = Duration::from_secs(5);
+
 /// Patience with an agent that reads files, which may be on a slow disk.
 const SETTLE: Duration = Duration::from_secs(5);
 
@@ -61,9 +67,9 @@ impl Client {
         !connected.is_err_and(|error| absent.contains(&error.kind()))
     }
 
-    /// Sends a GET and parses the JSON answer; an HTTP error becomes an error.
+    /// Sends a GET and parses the JSON answer; an HTTP error becomes an error, as does an agent that hangs.
     pub fn get(&self, path: &str) -> Result<Value> {
-        self.json("GET", path, None)
+        self.get_within(path, PATIENCE).map(|(value, _)| value)
     }
 
     /// Sends a GET to an agent that may hang, with a limit for each read; also returns the agent's process id.
@@ -204,6 +210,14 @@ impl Client {
 
     fn broken(&self, error: &io::Error) -> CliError {
         let socket = self.socket.display();
+        if matches!(
+            error.kind(),
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+        ) {
+            return CliError::new(format!("the agent at `{socket}` does not answer")).hint(
+                "it hangs, or the machine is very slow: restart it (`systemctl restart coracle`); pods keep running",
+            );
+        }
         CliError::new(format!("lost the agent at `{socket}`"))
             .because(error)
             .hint("the agent may have stopped; pods keep running without it")

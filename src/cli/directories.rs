@@ -6,7 +6,7 @@ use clap::Parser;
 use serde_json::Value;
 
 use super::args::{Cli, Command, DEFAULT_SOCKET, RunArgs};
-use super::client::Client;
+use super::client::{Client, SOON};
 use super::install::{SERVICE, properties};
 use crate::config::{Effective, Files};
 use crate::layout::Layout;
@@ -32,6 +32,15 @@ type Given = (Option<PathBuf>, Option<PathBuf>, Option<PathBuf>);
 
 /// Returns the given directories, and the agent's for the others.
 pub(super) fn find(client: &Client, given: Given) -> Found {
+    found(client, running(client), given)
+}
+
+/// The same where the agent is known not to answer.
+pub(super) fn find_without_answer(client: &Client) -> Found {
+    found(client, None, (None, None, None))
+}
+
+fn found(client: &Client, running: Option<Running>, given: Given) -> Found {
     let unit = unit();
     let (files, of_unit) = match &unit {
         Some(run) => (Files::new(run.config.clone(), run.config_dir.clone()), true),
@@ -58,7 +67,7 @@ pub(super) fn find(client: &Client, given: Given) -> Found {
         found.take((run.root, run.run_dir, run.log_dir));
         found.manifests = run.manifests.unwrap_or(found.manifests);
     }
-    match running(client) {
+    match running {
         Some((manifests, policy, refused, given)) => {
             found.effective.config.registries.policy = policy;
             (found.source, found.doubt) = ("the running agent", None);
@@ -91,9 +100,12 @@ impl Found {
     }
 }
 
+/// What an agent says: see [`running`].
+type Running = (PathBuf, PathBuf, Option<String>, Given);
+
 /// Asks the agent behind the socket for manifests, the policy for images, why it refuses its settings' files, and directories.
-fn running(client: &Client) -> Option<(PathBuf, PathBuf, Option<String>, Given)> {
-    let shown = client.get("/configz").ok()?;
+fn running(client: &Client) -> Option<Running> {
+    let (shown, _) = client.get_within("/configz", SOON).ok()?;
     let config = &shown["kubeletconfig"];
     let path = |value: &Value| value.as_str().map(PathBuf::from);
     let root = path(&config["coracle"]["rootDir"])?;

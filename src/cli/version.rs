@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use serde_json::json;
 
 use super::args::OutputArgs;
-use super::client::Client;
+use super::client::{Client, SOON};
 use super::error::Result;
 use super::put;
 use crate::api::build;
@@ -15,8 +15,10 @@ use crate::layout::STATE_FORMAT;
 pub(super) fn run(client: &Client, args: &OutputArgs) -> Result<ExitCode> {
     let own = env!("CARGO_PKG_VERSION");
     // Without an agent, still print the client's version.
-    let agent = client.get("/version").ok();
-    let agent = agent.as_ref().and_then(|v| v["coracleVersion"].as_str());
+    let agent = client.get_within("/version", SOON).ok();
+    let agent = agent
+        .as_ref()
+        .and_then(|(v, _)| v["coracleVersion"].as_str());
     let text = match args.output {
         Some(_) => format!(
             "{}\n",

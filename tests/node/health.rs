@@ -136,14 +136,30 @@ fn a_check_waits_for_the_agent_and_does_not_hang_with_it() {
     });
     agent.signal(Signal::SIGSTOP);
     let (code, said) = check(&agent, &[]);
-    agent.signal(Signal::SIGCONT);
     assert_eq!(code, Some(1));
     assert_eq!(
         said,
         "not healthy: agent: the agent has not answered within 10 s\n"
     );
+    let (_, said) = check(&agent, &["--within", "2s"]);
+    assert!(said.contains("has not answered within 1 s"), "{said}");
+    // Nor do others.
+    assert!(agent.ok(&["version"]).contains("agent: not reachable"));
+    let doctor = agent.cli(&["doctor"]);
+    let said = String::from_utf8_lossy(&doctor.stdout).into_owned();
+    assert!(
+        doctor.status.code() == Some(1) && said.contains("running, and does not answer"),
+        "{said}"
+    );
+    let look = agent.cli(&["get", "pods"]);
+    let said = String::from_utf8_lossy(&look.stderr).into_owned();
+    assert!(
+        said.contains("does not answer") && said.contains("restart it"),
+        "{said}"
+    );
+    agent.signal(Signal::SIGCONT);
     let boots = history(&agent);
-    assert_eq!(boots.len(), 2, "{boots:?}");
+    assert_eq!(boots.len(), 3, "{boots:?}");
     let table = agent.ok(&["healthcheck", "--history", "--record", &record(&agent)]);
     assert!(table.contains("has not answered within 10 s"), "{table}");
 

@@ -12,7 +12,7 @@ use nix::sys::statvfs::statvfs;
 use serde::Serialize;
 
 use super::args::DoctorArgs;
-use super::client::Client;
+use super::client::{Client, SOON};
 use super::directories::{self, Found};
 use super::error::{CliError, Result};
 use super::put;
@@ -454,7 +454,13 @@ fn policy(found: &Found) -> Finding {
 }
 
 fn leftovers(run_dir: &Path) -> Finding {
-    let live = std::os::unix::net::UnixStream::connect(run_dir.join("coracle.sock")).is_ok();
+    let socket = run_dir.join("coracle.sock");
+    let client = Client { socket };
+    let live = client.reachable();
+    if live && client.get_within("/version", SOON).is_err() {
+        return Finding::new(Level::Fail, "agent", "running, and does not answer")
+            .hint("restart it (`systemctl restart coracle`); pods keep running");
+    }
     let pods = fs::read_dir(run_dir.join("pods")).map_or(0, Iterator::count);
     match (live, pods) {
         (true, n) => Finding::new(Level::Ok, "agent", format!("running, {n} pod(s)")),

@@ -5,15 +5,15 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::{Finding, Level, level};
-use crate::cli::client::Client;
+use crate::cli::client::{Client, SOON};
 use crate::cli::directories::Found;
 use crate::effects::logind::{self, MARGIN, OVERRIDE, settings};
 
 const NAME: &str = "shutdown";
 
 pub(super) fn finding(client: &Client, found: &Found) -> Finding {
-    match client.get("/coracle/v1/shutdown") {
-        Ok(shown) => {
+    match client.get_within("/coracle/v1/shutdown", SOON) {
+        Ok((shown, _)) => {
             let total = shown["totalSeconds"].as_u64().unwrap_or(0);
             let logind = &shown["logind"];
             let waits = logind["inhibitDelayMaxSeconds"].as_u64();

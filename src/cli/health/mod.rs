@@ -14,7 +14,6 @@ use super::client::Client;
 use super::directories;
 use super::error::{CliError, Result};
 use super::put;
-use crate::layout::Layout;
 use crate::sys::{clock, file};
 use crate::types::duration_ms;
 use verdict::{File, Seen};
@@ -22,6 +21,9 @@ pub(super) use verdict::{Problem, START_ERROR, why};
 
 /// How long the agent may take to answer. It answers at once unless it hangs.
 const ANSWER: Duration = Duration::from_secs(10);
+
+/// The same when the time that a healthcheck may take is over.
+const LEAST: Duration = Duration::from_secs(1);
 
 /// Between two looks.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -36,17 +38,32 @@ pub(super) fn run(client: &Client, args: &HealthArgs) -> Result<ExitCode> {
         })?,
         None => 0,
     };
-    let record = || match &args.record {
+    let record = |hangs: bool| match &args.record {
         Some(path) => path.clone(),
-        None => layout(client).unhealthy_boots(),
+        // An agent that hangs is not asked once more.
+        None if hangs => directories::find_without_answer(client)
+            .layout
+            .unhealthy_boots(),
+        None => {
+            let found = directories::find(client, (None, None, None));
+            found.layout.unhealthy_boots()
+        }
     };
     if args.history {
-        return history::show(&record(), args.output.output.is_some());
+        return history::show(&record(false), args.output.output.is_some());
     }
     let begin = clock::now();
     let judged = loop {
-        let judged = judge(client);
-        let left = Duration::from_millis(within).saturating_sub(clock::now().duration_since(begin));
+        let left = || {
+            let passed = clock::now().duration_since(begin);
+            Duration::from_millis(within).saturating_sub(passed)
+        };
+        let patience = match within {
+            0 => ANSWER,
+            _ => left().clamp(LEAST, ANSWER),
+        };
+        let judged = judge(client, patience);
+        let left = left();
         if judged.is_ok() || left.is_zero() {
             break judged;
         }
@@ -54,7 +71,7 @@ pub(super) fn run(client: &Client, args: &HealthArgs) -> Result<ExitCode> {
         std::thread::sleep(AGAIN.min(left));
     };
     if let Err(problems) = &judged {
-        let path = record();
+        let path = record(problems.iter().any(|problem| problem.about == "agent"));
         if let Err(error) = history::add(&path, problems) {
             let path = path.display();
             eprintln!("warning: could not record this in `{path}`: {error}, ignoring");
@@ -93,10 +110,10 @@ fn shown(judged: &std::result::Result<String, Vec<Problem>>, as_json: bool) -> S
 }
 
 /// Asks the agent, and decides.
-fn judge(client: &Client) -> std::result::Result<String, Vec<Problem>> {
+fn judge(client: &Client, patience: Duration) -> std::result::Result<String, Vec<Problem>> {
     let asked = client.clone();
-    let seen = in_time(move || look(&asked)).unwrap_or_else(|| {
-        let seconds = ANSWER.as_secs();
+    let seen = in_time(patience, move || look(&asked)).unwrap_or_else(|| {
+        let seconds = patience.as_secs();
         Err(CliError::new(format!(
             "the agent has not answered within {seconds} s"
         )))
@@ -139,20 +156,14 @@ fn of_file(status: &Value) -> File {
     }
 }
 
-fn layout(client: &Client) -> Layout {
-    let asked = client.clone();
-    let found = in_time(move || directories::find(&asked, (None, None, None)).layout);
-    // Neither the agent nor systemd answers.
-    found.unwrap_or_default()
-}
-
 /// Runs this on a thread, which ends with the process at the latest; `None` if it takes too long.
-pub(in crate::cli) fn in_time<T: Send + 'static>(
+fn in_time<T: Send + 'static>(
+    patience: Duration,
     what: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
     let (done, wait) = mpsc::channel();
     std::thread::spawn(move || done.send(what()));
-    wait.recv_timeout(ANSWER).ok()
+    wait.recv_timeout(patience).ok()
 }
 
 #[cfg(test)]

@@ -18,10 +18,9 @@ use serde_json::Value;
 use tar::{Builder, Header};
 
 use super::args::ReportArgs;
-use super::client::Client;
+use super::client::{Client, SOON};
 use super::directories::{self, Found};
 use super::error::{CliError, Result};
-use super::health::in_time;
 use super::output::Target;
 use super::put;
 use crate::config;
@@ -111,12 +110,7 @@ const SYSTEM: &[&str] = &[
 ];
 
 pub(super) fn run(client: &Client, args: &ReportArgs) -> Result<ExitCode> {
-    let asked = client.clone();
-    let found = in_time(move || directories::find(&asked, (None, None, None)));
-    let found = found.unwrap_or_else(|| {
-        let socket = "/nonexistent".into();
-        directories::find(&Client { socket }, (None, None, None))
-    });
+    let found = directories::find(client, (None, None, None));
     let path = args.output.clone().unwrap_or_else(|| {
         let now = clock::timestamp().strftime("%Y%m%d-%H%M%S");
         format!("coracle-report-{now}.tar.gz").into()
@@ -191,9 +185,9 @@ fn collect(client: &Client, found: &Found, pack: &mut Pack) -> io::Result<()> {
     Ok(())
 }
 
-fn ask(client: &Client, path: &'static str) -> Option<Value> {
-    let client = client.clone();
-    in_time(move || client.get(path).ok())?
+fn ask(client: &Client, path: &str) -> Option<Value> {
+    let (found, _) = client.get_within(path, SOON).ok()?;
+    Some(found)
 }
 
 /// The newest log of each container: its name in the archive, and where it is.
