@@ -10,8 +10,10 @@ OPTIONS = {"memory_mb": 1280}
 
 
 def PREPARE(vm):
-    # Some tests read the sources, at the place where they were compiled.
-    vm.run("mkdir /project && mount --bind /payload/project /project")
+    # Some tests read the sources, at the place where they were compiled, and one writes there.
+    vm.run("mkdir -p /project /run/project/upper /run/project/work")
+    layers = "lowerdir=/payload/project,upperdir=/run/project/upper,workdir=/run/project/work"
+    vm.run(f"mount -t overlay overlay -o {layers} /project")
 
 
 @scenario(seconds=900, needs="tests")
