@@ -18,21 +18,22 @@ pub(super) struct Login {
 }
 
 impl Login {
-    /// Its credentials for an image at a place, if it has some.
+    /// Its credentials for an image at a place.
     fn credentials(
         &self,
         image: &ImageName,
         place: &Place,
-    ) -> Result<Option<(Credentials, PullSecret)>, AuthError> {
-        let found = self.file.credentials(&place.name)?;
-        Ok(found.map(|found| {
+    ) -> Result<Vec<(Credentials, PullSecret)>, AuthError> {
+        let found = self.file.all_credentials(&place.name)?.into_iter();
+        let found = found.map(|found| {
             let secret = PullSecret {
                 namespace: self.namespace.clone(),
                 name: self.name.clone(),
                 credentials: found.fingerprint(&image.in_full()),
             };
             (found, secret)
-        }))
+        });
+        Ok(found.collect())
     }
 }
 
@@ -61,7 +62,7 @@ fn secrets_for(
     });
     let at = |place| {
         let all = logins.iter();
-        all.filter_map(move |login| login.credentials(image, place).ok().flatten())
+        all.flat_map(move |login| login.credentials(image, place).unwrap_or_default())
     };
     found
         .iter()
@@ -91,19 +92,32 @@ pub(super) fn places(
     let mut places = Places::default();
     for (number, place) in found.into_iter().enumerate() {
         let mut credentials = Vec::new();
+        let mut unusable = None;
         if let Some(login) = own.filter(|_| number == last) {
             credentials.push((login.clone(), Grant::Everyone));
         } else {
             for login in logins {
-                let found = login.credentials(image, &place);
-                let found = found.map_err(|why| failed("an image pull secret", &why))?;
-                credentials.extend(found.map(|(found, secret)| (found, Grant::Secret(secret))));
+                match login.credentials(image, &place) {
+                    Ok(found) => {
+                        let found = found.into_iter();
+                        let found = found.map(|(found, secret)| (found, Grant::Secret(secret)));
+                        credentials.extend(found);
+                    }
+                    Err(why) => {
+                        let whose = format!("the image pull secret \"{}\"", login.name);
+                        unusable = Some(failed(&whose, &why));
+                    }
+                }
             }
             if let Some(node) = &node {
                 let found = node.credentials(&place.name);
                 let found = found.map_err(|why| failed(&file, &why))?;
                 credentials.extend(found.map(|found| (found, Grant::Everyone)));
             }
+        }
+        // Others may do.
+        if let Some(why) = unusable.filter(|_| credentials.is_empty()) {
+            return Err(why);
         }
         if credentials.is_empty() {
             places.owners.push(Grant::Everyone);

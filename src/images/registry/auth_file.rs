@@ -1,5 +1,6 @@
 //! `auth.json`: credentials for registries and repositories, in the format of docker and podman
-//! (containers-auth.json(5)). The entry with the longest path that fits an image counts.
+//! (containers-auth.json(5)). The entry with the longest path that fits an image counts; in a pull secret all that fit do,
+//! as in the kubelet.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,9 +12,13 @@ use serde::Deserialize;
 use super::request::Credentials;
 use crate::spec::ImageName;
 use crate::sys::file::read_bounded;
+use crate::types::InOrder;
 
 /// The longest file.
 const MAX_BYTES: u64 = 1 << 20;
+
+/// This many entries of a pull secret are tried for an image.
+const MAX_TRIED: usize = 16;
 
 /// Docker's own registry has several names in such files.
 const DOCKER: [&str; 3] = ["docker.io", "index.docker.io", "registry-1.docker.io"];
@@ -109,6 +114,31 @@ impl AuthFile {
         })
     }
 
+    /// All credentials of a pull secret for an image, those with the longest path first. A `*` in a key's host stands for
+    /// part of a name between dots (kubelet: `URLsMatch` in `pkg/credentialprovider/keyring.go`). What cannot be used is an
+    /// error only if nothing else can be.
+    pub fn all_credentials(&self, image: &ImageName) -> Result<Vec<Credentials>, AuthError> {
+        let whole = format!("{}/{}", canonical(&image.registry), image.repository);
+        let keys = self.auths.iter();
+        let mut fitting: Vec<(String, &String, &Entry)> = keys
+            .map(|(key, entry)| (normal(key), key, entry))
+            .filter(|(normal, ..)| fits(normal, &whole))
+            .collect();
+        fitting.order_by(|a, b| (b.0.len(), &b.0).cmp(&(a.0.len(), &a.0)));
+        let (mut found, mut failed) = (Vec::new(), None);
+        for (_, key, entry) in fitting {
+            match entry.of_secret(key) {
+                Ok(credentials) => found.extend(credentials),
+                Err(why) => failed = Some(why),
+            }
+        }
+        found.truncate(MAX_TRIED);
+        match failed {
+            Some(why) if found.is_empty() => Err(why),
+            _ => Ok(found),
+        }
+    }
+
     /// The credentials for an image, if there are some.
     pub fn credentials(&self, image: &ImageName) -> Result<Option<Credentials>, AuthError> {
         let registry = canonical(&image.registry);
@@ -145,7 +175,46 @@ impl AuthFile {
     }
 }
 
+/// Whether a key with a host that may have `*` is for an image. A path ends where a part of the image's name does.
+fn fits(key: &str, image: &str) -> bool {
+    let (host, path) = key.split_once('/').unwrap_or((key, ""));
+    let (of_image, rest) = image.split_once('/').unwrap_or((image, ""));
+    let (host, port) = host.split_once(':').unwrap_or((host, ""));
+    let (of_image, port_of_image) = of_image.split_once(':').unwrap_or((of_image, ""));
+    let below = rest.strip_prefix(path);
+    let below =
+        below.is_some_and(|rest| path.is_empty() || rest.is_empty() || rest.starts_with('/'));
+    let same_parts = host.split('.').count() == of_image.split('.').count();
+    let mut parts = host.split('.').zip(of_image.split('.'));
+    below && same_parts && port == port_of_image && parts.all(|(glob, part)| globs(glob, part))
+}
+
+/// Whether a part of a host's name is what a pattern with `*` means.
+fn globs(pattern: &str, text: &str) -> bool {
+    let Some((start, pattern)) = pattern.split_once('*') else {
+        return pattern == text;
+    };
+    let Some(text) = text.strip_prefix(start) else {
+        return false;
+    };
+    // Every end of the text: names are short, and so are patterns.
+    (0..=text.len()).any(|at| text.get(at..).is_some_and(|rest| globs(pattern, rest)))
+}
+
 impl Entry {
+    /// As in the kubelet, a user name with a password counts though there is a token.
+    fn of_secret(&self, key: &str) -> Result<Option<Credentials>, AuthError> {
+        let plain = Self {
+            identitytoken: None,
+            registrytoken: None,
+            ..self.clone()
+        };
+        match plain.credentials(key) {
+            Ok(Some(found)) if !found.password.is_empty() => Ok(Some(found)),
+            _ => self.credentials(key),
+        }
+    }
+
     fn credentials(&self, key: &str) -> Result<Option<Credentials>, AuthError> {
         let filled = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
         for (field, token) in [
@@ -269,6 +338,39 @@ mod tests {
                 Ok(expected.map(str::to_owned)),
                 "{image}"
             );
+        }
+    }
+
+    #[test]
+    fn of_a_pull_secret_everything_that_fits_is_tried() {
+        let file = serde_json::json!({ "auths": {
+            "r.example:5000": auth("host"),
+            "r.example:5000/t": auth("team"),
+            "*.example:5000": auth("all"),
+            "a*z.example": auth("part"),
+            "*.*.example": auth("two"),
+            "token.example": { "auth": auth("kept")["auth"], "identitytoken": "x" },
+            "only.example": { "identitytoken": "x" },
+            "https://index.docker.io/v1/": auth("docker"),
+        }});
+        let file = AuthFile::parse(file.to_string().as_bytes()).unwrap();
+        for (image, expected) in [
+            ("r.example:5000/t/x", Ok(&["team", "host", "all"][..])),
+            ("r.example:5000/team", Ok(&["host", "all"])),
+            ("q.example:5000/x", Ok(&["all"])),
+            ("q.example/x", Ok(&[])),
+            ("abcz.example/x", Ok(&["part"])),
+            ("az.example/x", Ok(&["part"])),
+            ("a.b.example/x", Ok(&["two"])),
+            ("token.example/x", Ok(&["kept"])),
+            ("only.example/x", Err(())),
+            ("busybox", Ok(&["docker"])),
+        ] {
+            let found = file.all_credentials(&ImageName::parse(image).unwrap());
+            let found = found.map(|all| all.into_iter().map(|one| one.password).collect());
+            let found: Result<Vec<String>, ()> = found.map_err(|_| ());
+            let expected = expected.map(|all| all.iter().map(|one| (*one).to_owned()).collect());
+            assert_eq!(found, expected, "{image}");
         }
     }
 
