@@ -237,6 +237,7 @@ impl ImageStore {
     /// The same, but these layers stay. While a record cannot be read everything does: containers may run on its layers.
     pub(super) fn collect_except(&self, spared: BTreeSet<OsString>) -> Result<(), ImageError> {
         let mut layers = spared;
+        layers.extend(registry::layers_in_need(self));
         let mut blobs: BTreeSet<OsString> = BTreeSet::new();
         let mut directories: BTreeSet<OsString> = BTreeSet::new();
         let Ok(records) = self.records() else {

@@ -353,3 +353,20 @@ fn an_image_is_found_beside_entries_that_are_none() {
     let (message, _) = world.refused(&world.request(&name, &serde_json::json!({})));
     assert!(message.contains("it has none at all"), "{message}");
 }
+
+#[test]
+fn layers_that_a_pull_shares_stay_while_their_image_is_removed() {
+    let world = World::new("shared");
+    world.push_layers("a:1", &[1000]);
+    world.push_layers("b:1", &[1000, 2000]);
+    let [a, b] = ["a:1", "b:1"].map(|image| format!("{}/{image}", world.registry));
+    world.pull(&a);
+    let fetched = world.fetch(&b);
+    let store = world.room.open();
+    store.remove(&a, &Default::default()).unwrap();
+    store.prune(&Default::default(), false).unwrap();
+    assert_layers(&world.import(&fetched, &b), &[1000, 2000]);
+    store.remove(&b, &Default::default()).unwrap();
+    let layers = std::fs::read_dir(store.dir().join("layers")).unwrap();
+    assert_eq!(layers.count(), 0);
+}

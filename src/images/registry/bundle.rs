@@ -111,7 +111,7 @@ pub(super) fn find(
         throttle,
         space,
     };
-    let mut missing: Vec<Blob> = Vec::new();
+    let mut all: Vec<(Blob, String)> = Vec::new();
     for part in &parts {
         let raw = fetch.manifest(part)?;
         let document: Document = oci::parse(&raw.bytes, &format!("manifest {}", raw.digest))?;
@@ -143,16 +143,21 @@ pub(super) fn find(
         for (layer, diff_id) in layers.into_iter().zip(diff_ids) {
             fetch.check_digest(&layer.digest)?;
             fetch.check_digest(&diff_id)?;
-            let known = missing.iter().any(|blob| blob.digest == layer.digest);
-            if !known && !store.layer_dir(&diff_id).exists() {
-                missing.push(Blob {
+            let known = all.iter().any(|(blob, _)| blob.digest == layer.digest);
+            if !known {
+                let blob = Blob {
                     digest: layer.digest,
                     size: layer.size,
                     kind: "layer",
-                });
+                };
+                all.push((blob, diff_id));
             }
         }
     }
+    // Before they are looked for: from now on none of them goes.
+    folder.keep_layers(all.iter().map(|(_, diff_id)| diff_id))?;
+    all.retain(|(_, diff_id)| !store.layer_dir(diff_id).exists());
+    let missing = all.into_iter().map(|(blob, _)| blob).collect();
     let signature = fetch.signature(&top.digest)?;
     Ok(Found {
         top,

@@ -130,6 +130,8 @@ fn fetch(
             });
         }
     };
+    // Before they are looked for: from now on none of them goes.
+    folder.keep_layers(found.layers.iter().map(|(_, diff_id)| diff_id))?;
     let missing = missing(store, &found)?;
     let keep = KeepFree {
         bytes: request.keep_bytes,

@@ -5,13 +5,17 @@
 //!   oci-layout, index.json       written when manifest and config are there
 //!   blobs/sha256/<hex>           complete and verified
 //!   signatures                   those of the image that the policy demands
+//!   layers                       diff ids of all its layers, a line each: those in the store stay until it is imported
 //!   partial/<hex>, <hex>.json    what has arrived of a blob ([`super::partial`])
 //! ```
 //!
 //! It outlives workers, agents and boots, until the image is imported, or a week after the last pull of it.
 
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -36,6 +40,12 @@ const MAX_INDEX_BYTES: u64 = 16 << 10;
 
 /// The file with the image's signatures.
 pub(crate) const SIGNATURES: &str = "signatures";
+
+/// The file with the diff ids of the image's layers.
+const LAYERS: &str = "layers";
+
+/// The longest list of layers.
+const MAX_LAYERS_BYTES: u64 = 1 << 20;
 
 /// A folder of a pull, held by this process.
 #[derive(Debug)]
@@ -108,6 +118,19 @@ impl PullFolder {
     pub(super) fn keep(&self, digest: &str, bytes: &[u8]) -> Result<(), ImageError> {
         let path = self.blob(digest);
         replace(&path, bytes, 0o600, Durability::PowerCut).map_err(io_error("write", &path))
+    }
+
+    /// Writes which layers the image has.
+    pub(super) fn keep_layers<'a>(
+        &self,
+        diff_ids: impl Iterator<Item = &'a String>,
+    ) -> Result<(), ImageError> {
+        let path = self.path.join(LAYERS);
+        let list: String = diff_ids
+            .map(|id| format!("{}\n", digest::hex(id)))
+            .collect();
+        replace(&path, list.as_bytes(), 0o600, Durability::Process)
+            .map_err(io_error("write", &path))
     }
 
     /// Writes the image's signatures.
@@ -204,6 +227,19 @@ pub(crate) fn collect(store: &ImageStore, idle_seconds: i64) -> Result<(), Image
         // Its blobs are read after the download has ended, too. A clock that was set back makes nothing old.
         !staging::is_unpacking(store, path) && now.saturating_sub(last_write(path)) >= idle_seconds
     })
+}
+
+/// The layers of images that are being pulled, as the store names them. What cannot be read needs none.
+pub(crate) fn layers_in_need(store: &ImageStore) -> BTreeSet<OsString> {
+    let folders = fs::read_dir(pulls(store)).into_iter().flatten().flatten();
+    let lists = folders
+        .filter_map(|folder| read_bounded(folder.path().join(LAYERS), MAX_LAYERS_BYTES).ok());
+    let mut needed = BTreeSet::new();
+    for list in lists {
+        let lines = list.split(|byte| *byte == b'\n');
+        needed.extend(lines.map(|line| OsStr::from_bytes(line).to_owned()));
+    }
+    needed
 }
 
 /// Removes the folders of images that the store has by now: a crash came between their import and its last step. To be

@@ -48,5 +48,5 @@ pub use request::{Credentials, Source};
 
 pub(super) use document::run as get;
 pub(super) use fetch::run as fetch;
-pub(super) use folder::{PullFolder, SIGNATURES, collect, remove_imported};
+pub(super) use folder::{PullFolder, SIGNATURES, collect, layers_in_need, remove_imported};
 pub(super) use signatures::untrusted;
