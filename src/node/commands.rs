@@ -175,6 +175,7 @@ impl Node {
     fn remove_image(&self, name: &str, force: bool, reply: Reply<RemovedImages>) {
         let images = self.tools.images.clone();
         let (in_use, running) = (self.images_kept(), self.images_running());
+        let tools = self.tools.clone();
         let wanted = full_name(name);
         answer(reply, async move {
             let remove = move || match force {
@@ -183,6 +184,9 @@ impl Node {
             };
             let removed = super::unblock(remove).await;
             let removed = removed.map_err(|error| command_error(&error))?;
+            if removed.deleted.is_some() {
+                tools.tell_room_made().await;
+            }
             Ok(RemovedImages {
                 untagged: removed.untagged,
                 deleted: removed.deleted.into_iter().collect(),
@@ -215,7 +219,7 @@ impl Node {
     /// Images that manifests name stay, too: a stopped pod needs its image again.
     fn prune_images(&self, (all, dry_run): (bool, bool), reply: Reply<RemovedImages>) {
         let (images, mut in_use) = (self.tools.images.clone(), self.images_kept());
-        let wanted = self.images_named();
+        let (wanted, tools) = (self.images_named(), self.tools.clone());
         answer(reply, async move {
             let prune = move || {
                 for name in &wanted {
@@ -228,6 +232,9 @@ impl Node {
             };
             let pruned = super::unblock(prune).await;
             let pruned = pruned.map_err(|error| command_error(&error))?;
+            if !dry_run && !pruned.deleted.is_empty() {
+                tools.tell_room_made().await;
+            }
             Ok(RemovedImages {
                 untagged: Vec::new(),
                 deleted: pruned.deleted,
@@ -379,6 +386,8 @@ impl Node {
                 message: retry::idle(pod, container.as_deref()),
             });
         }
+        // Whoever asks may know why an image fits by now.
+        let _ = self.tools.room_made_for_images();
         let event = Event::Pod {
             uid: uid.clone(),
             fact: PodFact::RetryRequested { container },

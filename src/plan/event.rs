@@ -157,6 +157,8 @@ pub enum NodeFact {
     Reclaimed,
     /// The kernel reports that memory gets short.
     Alarmed,
+    /// An image that a pod needs does not fit on the disk.
+    ImageLacksRoom,
     /// What claims are has changed: all of them, as they are now.
     ClaimsChanged(Claims),
     /// What pods start after was looked for outside coracle: everything that is known now; see
@@ -407,6 +409,7 @@ impl NodeFact {
             | Self::Observed(_)
             | Self::Reclaimed
             | Self::Alarmed
+            | Self::ImageLacksRoom
             | Self::ClaimsChanged(_)
             | Self::WorkloadTurn
             | Self::ClockSet

@@ -17,7 +17,7 @@ use coracle::plan::action::Keep;
 use coracle::plan::event::{Observation, Order};
 use coracle::plan::pressure::images::{Goal, ImageFacts, ImagePolicy, doomed};
 use coracle::plan::pressure::{
-    Amount, Condition, LOOK_MS, Policy, Signal, Threshold, Walk, Watch, next,
+    Amount, Condition, LOOK_MS, PAUSE_MS, Policy, Signal, Threshold, Walk, Watch, next,
 };
 use coracle::plan::recovered::RecoveredSandbox;
 use coracle::plan::{Action, Event, NodeFact, PodFact, PodState, Step, Task};
@@ -165,6 +165,32 @@ fn of_disk(available: u64, pods: &[(&str, u64)]) -> Observation {
 #[test]
 fn a_node_without_thresholds_and_limits_is_not_observed() {
     assert_eq!(step(&node(policy(&[]), &[named("a", 0)])), Step::Rest);
+}
+
+#[test]
+fn unused_images_are_removed_for_one_that_does_not_fit_but_not_again_and_again() {
+    let mut node = node(policy(&[]), &[named("a", 0)]);
+    let space = of_disk(300 * MI, &[]).node.imagefs.unwrap().bytes;
+    let all = Order::CollectImages {
+        goal: Goal::All,
+        space,
+    };
+    for _ in 0..2 {
+        node.tell(Event::Node(NodeFact::ImageLacksRoom));
+        look(&mut node, &of_disk(300 * MI, &[]));
+        assert_eq!(order(&mut node), all);
+        node.tell(Event::Node(NodeFact::Reclaimed));
+        assert_eq!(step(&node), Step::Rest, "nothing else is watched");
+        // The next attempt fails, too, soon after.
+        node.tell(Event::Node(NodeFact::ImageLacksRoom));
+        node.wait(PAUSE_MS);
+        look(&mut node, &of_disk(300 * MI, &[]));
+        let Step::WakeAt(next) = step(&node) else {
+            panic!("{:?}", step(&node));
+        };
+        assert!(next <= Time(node.now + LOOK_MS));
+        node.wait(LOOK_MS);
+    }
 }
 
 #[test]

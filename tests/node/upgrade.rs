@@ -95,7 +95,7 @@ impl Begun {
 }
 
 /// Mounts a tmpfs of this size on a folder, which the agent's clean-up unmounts, or changes the size of the one there.
-fn sized(folder: &Path, bytes: usize, flags: nix::mount::MsFlags) {
+pub(super) fn sized(folder: &Path, bytes: usize, flags: nix::mount::MsFlags) {
     let (tmpfs, size) = (Some("tmpfs"), format!("size={bytes}"));
     fs::create_dir_all(folder).expect("temp dir");
     nix::mount::mount(tmpfs, folder, tmpfs, flags, Some(size.as_str())).expect("a tmpfs");

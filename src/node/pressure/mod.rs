@@ -267,6 +267,9 @@ impl Node {
         let (why, images) = reclaim.images;
         if images > 0 {
             self.counters.images_removed(why, images);
+            if let Some(event) = self.tools.room_made_for_images() {
+                self.record(&event);
+            }
         }
         self.record(&Event::Node(NodeFact::Reclaimed));
     }

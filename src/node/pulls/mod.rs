@@ -401,6 +401,8 @@ impl Tools {
             }
         }
         if let Some(failure) = self.still_unfit(wanted.name).await {
+            // Images that could not go before may go now.
+            self.tell_lack_of_room().await;
             return Err(failure);
         }
         let request = PullRequest {
@@ -418,6 +420,12 @@ impl Tools {
         let pulled = self
             .pull(std::future::pending(), request, Some(logins), on_progress)
             .await;
+        if pulled
+            .as_ref()
+            .is_err_and(|why| why.cause() == Cause::NoSpace)
+        {
+            self.tell_lack_of_room().await;
+        }
         match &pulled {
             Ok(_) => self.note_fit(wanted.name),
             // One that fails before anything is written costs nothing.

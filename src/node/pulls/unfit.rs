@@ -5,11 +5,13 @@ use std::time::Duration;
 use super::{PullFailure, lock};
 use crate::images::{ImageStore, KeepFree};
 use crate::node::execute::Tools;
-use crate::node::{now, unblock};
+use crate::node::{Input, now, unblock};
 use crate::plan::event::ImageFailure;
 use crate::plan::pull::{Room, Unfit};
+use crate::plan::{Event, NodeFact};
 use crate::spec::ImageName;
 use crate::sys::file_system::file_system;
+use crate::types::Gather;
 
 /// How often, and after what pauses, to look whether a worker that was killed has ended.
 const LOOKS: u32 = 20;
@@ -44,6 +46,27 @@ impl Tools {
             // Images that no pod asks for any more are forgotten after a while.
             all.retain(|_, (unfit, _)| unfit.still(Room::default(), at));
             all.insert(image.to_string(), (Unfit { at, room }, why));
+        }
+    }
+
+    /// Has unused images removed.
+    pub(super) async fn tell_lack_of_room(&self) {
+        let fact = Event::Node(NodeFact::ImageLacksRoom);
+        let _ = self.inputs.send(Input::Event(fact)).await;
+    }
+
+    /// Forgets which images did not fit, because somebody has made room: whatever it is, they are tried again. Returns
+    /// what tells pods that wait for them.
+    pub(in crate::node) fn room_made_for_images(&self) -> Option<Event> {
+        let images = std::mem::take(&mut *lock(&self.pulls.0.unfit));
+        let fact = NodeFact::ImagesChanged(Some(images.keys().cloned().gather()));
+        (!images.is_empty()).then_some(Event::Node(fact))
+    }
+
+    /// The same, and tells them.
+    pub(in crate::node) async fn tell_room_made(&self) {
+        if let Some(event) = self.room_made_for_images() {
+            let _ = self.inputs.send(Input::Event(event)).await;
         }
     }
 

@@ -134,6 +134,7 @@ impl NodeState {
             NodeFact::Observed(figures) => self.observed(figures, now, out),
             NodeFact::Reclaimed => self.pressure.reclaimed(now.time),
             NodeFact::Alarmed => self.pressure.alarmed(now.time),
+            NodeFact::ImageLacksRoom => self.pressure.image_lacks_room(now.time),
             NodeFact::ClaimsChanged(all) => self.claims_changed(all, now, out),
             NodeFact::OutsideSeen(seen) => self.order.saw(seen),
         }

@@ -196,6 +196,10 @@ pub struct Pressure {
     walk_at: Time,
     reclaimed: Option<Time>,
     collected: Option<Time>,
+    /// Whether an image has not fitted on the disk since unused ones were removed.
+    lacks_room: bool,
+    /// When that was done last.
+    made_room: Option<Time>,
     /// Before this moment, resources given up lately may still be in use.
     settled: Time,
     /// Since when no condition holds, as far as this agent has observed.
@@ -221,6 +225,8 @@ impl Default for Pressure {
             walk_at: Time(0),
             reclaimed: None,
             collected: None,
+            lacks_room: false,
+            made_room: None,
             settled: Time(0),
             clear_since: None,
         }
@@ -269,7 +275,10 @@ fn cleanup_ends(state: &NodeState) -> Option<Time> {
 /// Whether there is anything to watch.
 fn watches(state: &NodeState) -> bool {
     let policy = &state.pressure.policy;
-    !policy.thresholds.is_empty() || policy.images.is_some() || has_limits(state)
+    !policy.thresholds.is_empty()
+        || policy.images.is_some()
+        || state.pressure.lacks_room
+        || has_limits(state)
 }
 
 fn has_limits(state: &NodeState) -> bool {
@@ -321,12 +330,18 @@ fn act(state: &NodeState, seen: &Seen, now: Time) -> Option<Step> {
 }
 
 fn collect_images(pressure: &Pressure, seen: &Seen, now: Time) -> Option<Step> {
-    let last = pressure.collected;
-    if last.is_some_and(|last| now.since(last) < IMAGES_MS) {
+    let within = |last: Option<Time>, ms| last.is_some_and(|last: Time| now.since(last) < ms);
+    let room = pressure.lacks_room && !within(pressure.made_room, LOOK_MS);
+    if !room && within(pressure.collected, IMAGES_MS) {
         return None;
     }
-    let space = seen.figures.node.imagefs?.bytes;
-    let goal = pressure.policy.images.as_ref()?.goal(space)?;
+    let figures = seen.figures.node.imagefs;
+    let space = figures.map(|figures| figures.bytes);
+    let goal = match room {
+        true => Goal::All,
+        false => pressure.policy.images.as_ref()?.goal(space?)?,
+    };
+    let space = space.unwrap_or_default();
     Some(begin(Order::CollectImages { goal, space }))
 }
 
@@ -379,7 +394,8 @@ impl Pressure {
         let graces = graces.map(|met| met.since.plus(met.threshold.grace_ms));
         let reclaim = self.reclaimed.map(|at| at.plus(RECLAIM_MS));
         let collect = self.collected.map(|at| at.plus(IMAGES_MS));
-        let pauses = [reclaim, collect, Some(self.walk_at)];
+        let room = self.made_room.map(|at| at.plus(LOOK_MS));
+        let pauses = [reclaim, collect, room, Some(self.walk_at)];
         let moments = graces.chain(pauses.into_iter().flatten());
         let next = moments.filter(|at| *at > now).min();
         next.map_or(self.look_at, |at| at.min(self.look_at))
@@ -500,7 +516,12 @@ impl Pressure {
     pub(super) fn reclaimed(&mut self, now: Time) {
         match self.in_flight {
             Some(Order::Reclaim { .. }) => self.reclaimed = Some(now),
-            Some(Order::CollectImages { .. }) => self.collected = Some(now),
+            Some(Order::CollectImages { goal, .. }) => {
+                self.collected = Some(now);
+                if goal == Goal::All {
+                    (self.lacks_room, self.made_room) = (false, Some(now));
+                }
+            }
             Some(Order::Look { .. }) | None => return,
         }
         self.in_flight = None;
@@ -508,6 +529,14 @@ impl Pressure {
         if let Some(seen) = &mut self.seen {
             seen.fresh = false;
         }
+    }
+
+    /// An image did not fit. Its pull leaves free what the thresholds require, so that none of them is met: without this,
+    /// unused images would stay, and the image would never fit. A kubelet unpacks it, is short of disk then, and removes
+    /// them.
+    pub(super) fn image_lacks_room(&mut self, now: Time) {
+        self.lacks_room = true;
+        self.alarmed(now);
     }
 
     /// The kernel signals that memory gets short.

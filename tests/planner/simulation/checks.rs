@@ -399,7 +399,8 @@ impl Sim {
         if let Event::Node(NodeFact::Observed(_))
         | Event::Node(NodeFact::ReliefBegun(_))
         | Event::Node(NodeFact::Reclaimed)
-        | Event::Node(NodeFact::Alarmed) = event
+        | Event::Node(NodeFact::Alarmed)
+        | Event::Node(NodeFact::ImageLacksRoom) = event
         {
             return;
         }

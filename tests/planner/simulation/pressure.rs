@@ -76,6 +76,10 @@ impl Sim {
             self.apply(&Event::Node(NodeFact::Alarmed));
             self.decide();
         }
+        if self.world.rng.chance(10) {
+            self.apply(&Event::Node(NodeFact::ImageLacksRoom));
+            self.decide();
+        }
     }
 
     /// Remembers what the agent knows.
