@@ -103,7 +103,31 @@ pub(crate) fn images(archive: &Archive, platform: &Platform) -> Result<Vec<Found
         });
     }
     check_whole(&found)?;
-    Ok(found)
+    Ok(merged(found))
+}
+
+/// An archive may have an image once for each of its names, as one that `coracle image save` wrote with several.
+fn merged(found: Vec<Found>) -> Vec<Found> {
+    let mut images: Vec<Found> = Vec::new();
+    for image in found {
+        let mut known = images.iter_mut();
+        let known = known.find(|known| {
+            known.config == image.config
+                && known.manifest == image.manifest
+                && known.indexes == image.indexes
+        });
+        match known {
+            Some(known) => {
+                for name in image.names {
+                    if !known.names.contains(&name) {
+                        known.names.push(name);
+                    }
+                }
+            }
+            None => images.push(image),
+        }
+    }
+    images
 }
 
 fn docker_images(archive: &Archive) -> Result<Vec<(Vec<u8>, DockerImage)>, ImageError> {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::fixture::*;
-use coracle::images::{ImageError, save};
+use coracle::images::{ImageError, ImportOptions, save};
 use serde_json::Value;
 use tar::EntryType;
 
@@ -271,6 +271,27 @@ fn an_image_is_saved_by_its_id_too_and_then_has_no_name() {
         assert!(copy.names.contains(&from_file), "{:?}", copy.names);
         assert!(!copy.names.contains(&image.names[0]));
     }
+}
+
+#[test]
+fn an_image_with_two_names_is_one_in_its_archive() {
+    let room = Room::new("saved-twice");
+    let layer = Layer::default().file("f", b"x").tar();
+    let image = room.image(&room.write("a.tar", &docker_archive(&[layer])));
+    room.open().tag("test:1", "second:1").unwrap();
+    let file = saved(&room, &["test:1", "second:1"], "x.tar").unwrap();
+    let again = Room::new("saved-twice-there");
+    let options = ImportOptions {
+        name: Some("third:1".to_owned()),
+        ..ImportOptions::default()
+    };
+    let imported = again.import_with(&file, &options).unwrap();
+    assert_eq!(imported.len(), 1, "{imported:?}");
+    let mut names = again.open().lookup(&image.id).unwrap().unwrap().names;
+    names.sort();
+    let expected =
+        ["second:1", "test:1", "third:1"].map(|name| format!("docker.io/library/{name}"));
+    assert_eq!(names, expected);
 }
 
 #[test]

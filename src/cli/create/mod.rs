@@ -98,7 +98,7 @@ const KINDS: &[Kind] = &[
         others::external_name,
     ),
     kind(
-        &["persistentvolumeclaim", "pvc"],
+        &["persistentvolumeclaim", "pvc", "claim"],
         "",
         &["--size", "--access-mode"],
         others::claim,

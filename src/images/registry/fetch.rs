@@ -267,7 +267,7 @@ fn unchanged(
         Ok(answer) => answer,
         // The full request would wait as long once more.
         Err(why @ FetchError::Busy { .. }) => return Err(why),
-        Err(why) if asked.elapsed() > LONG => return Err(why),
+        Err(why) if clock::now().duration_since(asked) > LONG => return Err(why),
         // Not every registry answers it; the full request reports what is wrong.
         Err(_) => return Ok(None),
     };
