@@ -178,6 +178,8 @@ const ROOMS: &[Room] = &[
             "crate::effects::black_box",
             // `report` takes them out of texts.
             "crate::effects::former_secrets",
+            "crate::effects::mask",
+            "crate::effects::log_lines",
             // `secret` encrypts, `validate` decrypts what this machine can.
             "crate::effects::credential",
             // `fsck` looks through the store.

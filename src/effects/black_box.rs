@@ -3,12 +3,14 @@
 //! What is in a log is the container's: it is read with a bound, and never followed elsewhere.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 use flate2::Crc;
 
+use super::log_lines;
+use super::mask::Secrets;
 use crate::layout::log_file;
 use crate::sys::openat::{self, Found};
 use crate::types::InOrder;
@@ -164,76 +166,17 @@ impl Writer {
 
 /// The last lines that a run wrote to its standard error, or to its standard output if there are none; without what is
 /// secret. `logs` is the container's folder of logs.
-pub fn last_output(logs: &Path, attempt: u32, secrets: &[Vec<u8>]) -> io::Result<Vec<u8>> {
-    let mut file = match openat::read_regular(&log_file(logs, attempt))? {
-        Found::Regular(file) => file,
-        Found::Whiteout | Found::Other => return Err(io::ErrorKind::NotFound.into()),
-    };
-    let length = file.seek(SeekFrom::End(0))?;
-    let begin = length.saturating_sub(MAX_TAIL);
-    file.seek(SeekFrom::Start(begin))?;
-    let mut bytes = Vec::new();
-    file.take(MAX_TAIL).read_to_end(&mut bytes)?;
-    let mut lines = bytes.split(|byte| *byte == b'\n');
-    if begin > 0 {
-        // Its start is missing.
-        lines.next();
-    }
-    let (mut out, mut err) = (Vec::new(), Vec::new());
-    for line in lines {
-        let mut parts = line.splitn(4, |byte| *byte == b' ').skip(1);
-        let (stream, tag) = (parts.next(), parts.next());
-        let of = match stream {
-            Some(b"stderr") => &mut err,
-            Some(b"stdout") => &mut out,
-            Some(_) | None => continue,
-        };
-        of.extend(parts.next().unwrap_or_default());
-        if tag.is_some_and(|tag| tag.starts_with(b"F")) {
-            of.push(b'\n');
+pub fn last_output(logs: &Path, attempt: u32, secrets: &Secrets) -> io::Result<Vec<u8>> {
+    let lines = log_lines::last(&log_file(logs, attempt), MAX_TAIL, secrets)?;
+    let errors = lines.iter().any(|line| line.is_error);
+    let mut text = Vec::new();
+    for line in lines.into_iter().filter(|line| line.is_error == errors) {
+        text.extend(line.text);
+        if line.is_whole {
+            text.push(b'\n');
         }
     }
-    let text = if err.is_empty() { out } else { err };
-    let text = without(text, secrets);
     Ok(text[text.len().saturating_sub(MAX_OUTPUT)..].to_vec())
-}
-
-/// Shorter values are not looked for: they occur in any text.
-const MIN_SECRET: usize = 4;
-
-/// What stands for a secret.
-const MASK: &[u8] = b"<secret>";
-
-/// Replaces values of Secrets, as a whole and line by line.
-pub fn without(text: Vec<u8>, secrets: &[Vec<u8>]) -> Vec<u8> {
-    let lines = secrets.iter().flat_map(|value| {
-        let whole = std::iter::once(value.trim_ascii());
-        whole.chain(value.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii))
-    });
-    let mut values: Vec<&[u8]> = lines.filter(|value| value.len() >= MIN_SECRET).collect();
-    // One that contains another comes first.
-    values.order_by_key(|value| std::cmp::Reverse(value.len()));
-    values.dedup();
-    values.into_iter().fold(text, |text, value| {
-        if !text.windows(value.len()).any(|at| at == value) {
-            return text;
-        }
-        let mut clean = Vec::with_capacity(text.len());
-        let mut rest = &text[..];
-        while !rest.is_empty() {
-            match rest.strip_prefix(value) {
-                Some(after) => {
-                    clean.extend(MASK);
-                    rest = after;
-                }
-                None => {
-                    clean.push(rest[0]);
-                    rest = &rest[1..];
-                }
-            }
-        }
-        clean
-    })
 }
 
 #[cfg(test)]
@@ -304,7 +247,7 @@ mod tests {
     fn the_output_is_the_end_of_standard_error_or_else_of_standard_output() {
         let folder = scratch("output");
         let long = "a".repeat(3000);
-        let secret = b"pa55word\nsecond line".to_vec();
+        let secret = Secrets::new(&[b"pa55word\nsecond line".to_vec()]);
         for (sentence, log, expected) in [
             (
                 "both",
@@ -329,7 +272,12 @@ mod tests {
             (
                 "a secret",
                 "T stderr F is pa55word\nT stderr F second line!\n",
-                "is <secret>!\n".to_owned(),
+                "is <secret>\n!\n".to_owned(),
+            ),
+            (
+                "the rest of one, in a log that was rotated",
+                "T stderr F word is it\nT stderr F word\n",
+                "<secret> is it\nword\n".to_owned(),
             ),
             ("nothing", "", String::new()),
             (
@@ -339,12 +287,12 @@ mod tests {
             ),
         ] {
             std::fs::write(folder.join("3.log"), log).unwrap();
-            let found = last_output(&folder, 3, std::slice::from_ref(&secret)).unwrap();
+            let found = last_output(&folder, 3, &secret).unwrap();
             assert_eq!(String::from_utf8(found).unwrap(), expected, "{sentence}");
         }
-        assert!(last_output(&folder, 4, &[]).is_err());
+        assert!(last_output(&folder, 4, &secret).is_err());
         std::os::unix::fs::symlink("/etc/passwd", folder.join("5.log")).unwrap();
-        assert!(last_output(&folder, 5, &[]).is_err());
+        assert!(last_output(&folder, 5, &secret).is_err());
         std::fs::remove_dir_all(folder).unwrap();
     }
 }

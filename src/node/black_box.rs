@@ -9,8 +9,9 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use super::Node;
-use crate::effects::black_box::{Slot, Writer, last_output, read, without};
+use crate::effects::black_box::{Slot, Writer, last_output, read};
 use crate::effects::former_secrets::Former;
+use crate::effects::mask::{Cut, Secrets};
 use crate::layout::Layout;
 use crate::plan::black_box::{Batch, place};
 use crate::plan::{Notice, former, restart};
@@ -37,7 +38,7 @@ pub(super) struct BlackBox {
 struct Job {
     entry: Entry,
     logs: Option<PathBuf>,
-    secrets: Vec<Vec<u8>>,
+    secrets: Secrets,
 }
 
 impl BlackBox {
@@ -210,12 +211,12 @@ impl Node {
 
     /// The values of the Secrets that a pod refers to, and those that they had in this boot: its containers may have
     /// started with them.
-    fn secrets_of(&self, spec: &PodSpec, kept: &Former) -> Vec<Vec<u8>> {
+    fn secrets_of(&self, spec: &PodSpec, kept: &Former) -> Secrets {
         let configuration = self.tools.sandboxes.configuration.now();
         let mut references = spec.references();
         references.retain(|key| key.kind == ObjectKind::Secret);
         if references.is_empty() {
-            return Vec::new();
+            return Secrets::default();
         }
         let mut secrets = kept.values(|namespace, name| {
             let mut keys = references.iter();
@@ -226,7 +227,7 @@ impl Node {
             let data = found.map(|object| object.data()).unwrap_or_default();
             secrets.extend(data.into_iter().map(|(_, value)| value.to_vec()));
         }
-        secrets
+        Secrets::new(&secrets)
     }
 }
 
@@ -252,9 +253,8 @@ fn write(path: &std::path::Path, jobs: Vec<Job>, again: bool) -> Vec<Entry> {
 }
 
 /// A message without values of Secrets.
-fn clean(message: &str, secrets: &[Vec<u8>]) -> String {
-    let message = without(message.as_bytes().to_vec(), secrets);
-    String::from_utf8_lossy(&message).into_owned()
+fn clean(message: &str, secrets: &Secrets) -> String {
+    secrets.mask_text(message, Cut::of_message(message))
 }
 
 /// Writes what is not there yet. `left`: the entries of the jobs, of which those that are done are taken away.
@@ -319,7 +319,7 @@ mod tests {
             vec![Job {
                 entry,
                 logs: None,
-                secrets: Vec::new(),
+                secrets: Secrets::default(),
             }]
         };
         let left = write(&path, jobs(), false);

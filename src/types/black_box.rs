@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::Wall;
 
 /// The longest message that is kept, in characters.
-const MAX_MESSAGE: usize = 300;
+pub const MAX_MESSAGE: usize = 300;
 
 /// Reasons of the node that are kept one by one; all others are counted.
 const EACH: [&str; 2] = ["UncleanShutdown", "Rebooted"];

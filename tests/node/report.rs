@@ -141,3 +141,96 @@ fn a_report_has_what_support_asks_for_and_no_secret_with_or_without_an_agent() {
     let nowhere = agent.cli(&["report", "-o", "/nonexistent/report.tar.gz"]);
     assert_eq!(nowhere.status.code(), Some(1));
 }
+
+/// A value that JSON and tables write in other ways, and one that is longer than what is left of it.
+const ODD: &str = "odd\"quoted\\slashed\ttabbed\u{1b}escaped-7f3b";
+const LONG: &str = "the-beginning-of-a-long-value-7f3c-xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx-its-end";
+
+#[test]
+fn no_part_of_a_secret_is_in_a_report_that_coracle_has_escaped_or_cut() {
+    let agent = Agent::start();
+    let values = serde_json::json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "s" },
+        "stringData": { "odd": ODD, "long": LONG },
+    });
+    agent.write("secret.yaml", &values.to_string());
+    let env = "    env:\n    - {name: ODD, valueFrom: {secretKeyRef: {name: s, key: odd}}}\n    \
+               - {name: LONG, valueFrom: {secretKeyRef: {name: s, key: long}}}\n    \
+               terminationMessagePolicy: FallbackToLogsOnError\n";
+    let never = "  restartPolicy: Never\n";
+    // Messages of exits are the last 2048 bytes of a log, the report has its last 16 KiB, records are as long.
+    let bytes = |count: usize| format!("head -c {count} /dev/zero | tr '\\0' y");
+    for (name, script) in [
+        (
+            "message",
+            format!("printf '%s' \"$LONG\"; {}; echo; exit 3", bytes(1970)),
+        ),
+        (
+            "log",
+            format!(
+                "{}; printf '%s' \"$LONG\"; {}; echo; echo useful; exit 3",
+                bytes(16_330),
+                bytes(16_100)
+            ),
+        ),
+        (
+            "form",
+            "printf '%s' \"$ODD\" > /dev/termination-log; echo \"$ODD\"; exit 3".to_owned(),
+        ),
+    ] {
+        agent.write(
+            &format!("{name}.yaml"),
+            &shell_pod(name, &script, never, env),
+        );
+    }
+    let probe = "    readinessProbe: {exec: {command: [sh, -c, 'printf \"%s\" \"$ODD\"; exit 1']}, periodSeconds: 1}\n";
+    agent.write(
+        "probed.yaml",
+        &shell_pod("probed", "exec sleep 1000000", "", &format!("{env}{probe}")),
+    );
+    for name in ["message", "log", "form"] {
+        agent.wait_pod(name, |pod| pod["status"]["phase"] == "Failed");
+    }
+    super::events::wait_event(&agent, |event| event["reason"] == "Unhealthy");
+    let path = agent.root.join("report.tar.gz");
+    agent.ok(&["report", "-o", path.to_str().expect("utf-8")]);
+    let parts = unpack(&path);
+    let said = |name: &str| {
+        String::from_utf8_lossy(&parts[&format!("coracle-report/{name}")]).into_owned()
+    };
+    assert!(
+        said("events.txt").contains("probe failed: <secret>"),
+        "{}",
+        said("events.txt")
+    );
+    let pods: Value = serde_json::from_str(&said("pods.json")).expect("JSON");
+    let messages: Vec<&str> = pods["items"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .filter_map(|pod| main_status(pod)["state"]["terminated"]["message"].as_str())
+        .collect();
+    assert!(messages.contains(&"<secret>"), "{messages:?}");
+    assert!(
+        messages.iter().any(|text| text.starts_with("<secret>yyy")),
+        "{messages:?}"
+    );
+    let useful = |(name, text): (&String, &Vec<u8>)| {
+        name.contains("logs/default_log_") && has(text, "useful")
+    };
+    assert!(parts.iter().any(useful));
+    for (name, text) in &parts {
+        for part in [
+            "quoted",
+            "tabbed",
+            "escaped-7f3b",
+            "long-value",
+            "7f3c",
+            "xxxxxxxx",
+            "its-end",
+        ] {
+            let text = String::from_utf8_lossy(text);
+            assert!(!text.contains(part), "{part} in {name}: {text}");
+        }
+    }
+}

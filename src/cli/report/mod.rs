@@ -24,9 +24,12 @@ use super::error::{CliError, Result};
 use super::output::Target;
 use super::put;
 use crate::config;
-use crate::effects::black_box::without;
+use crate::effects::black_box::{self, MAX_OUTPUT};
+use crate::effects::log_lines;
+use crate::effects::mask::{Cut, Secrets};
 use crate::sys::{clock, file};
 use crate::types::InOrder;
+use crate::types::black_box::MAX_MESSAGE;
 
 /// The most of one part, and of all, before compression.
 const MAX_PART: u64 = 1 << 20;
@@ -53,7 +56,6 @@ const OWN: &[(&str, &[&str])] = &[
     ("top.txt", &["top", "pods", "-A", "--containers"]),
     ("boot.txt", &["boot"]),
     ("unhealthy-boots.txt", &["healthcheck", "--history"]),
-    ("black-box.txt", &["blackbox", "--logs"]),
 ];
 
 /// What others say; one that is not there is left out.
@@ -143,19 +145,15 @@ pub(super) fn run(client: &Client, args: &ReportArgs) -> Result<ExitCode> {
 
 fn collect(client: &Client, found: &Found, pack: &mut Pack) -> io::Result<()> {
     let settings = ask(client, "/configz").unwrap_or_else(|| config::as_json(&found.effective));
-    pack.add(
-        "settings.yaml",
-        config::as_yaml(&redact::urls(settings)).into_bytes(),
-    )?;
+    let settings = redact::urls(pack.masked(settings));
+    pack.add("settings.yaml", config::as_yaml(&settings).as_bytes())?;
     for (name, path) in [
         ("pods.json", "/api/v1/pods"),
         ("node.json", "/api/v1/nodes"),
     ] {
         if let Some(objects) = ask(client, path) {
-            pack.add(
-                name,
-                format!("{:#}\n", redact::object(objects)).into_bytes(),
-            )?;
+            let objects = redact::object(pack.masked(objects));
+            pack.add(name, format!("{objects:#}\n").as_bytes())?;
         }
     }
     let socket = client.socket.to_string_lossy().into_owned();
@@ -164,6 +162,7 @@ fn collect(client: &Client, found: &Found, pack: &mut Pack) -> io::Result<()> {
         words.extend(*args);
         pack.program(name, "/proc/self/exe", &words)?;
     }
+    pack.black_box(&found.layout.black_box())?;
     for (name, words) in OTHERS {
         pack.program(name, words[0], &words[1..])?;
     }
@@ -172,17 +171,8 @@ fn collect(client: &Client, found: &Found, pack: &mut Pack) -> io::Result<()> {
         let text = file::read_text(path).unwrap_or_else(|error| format!("{error}\n"));
         system.extend(format!("--- {path}\n{text}\n").into_bytes());
     }
-    pack.add("system.txt", system)?;
-    if pack.secrets.is_none() {
-        let why = "left out: no agent has come up in this boot, so that it is not known which values are secret\n";
-        return pack.add("logs.txt", why.into());
-    }
-    for (name, path) in logs(&found.layout.log_dir) {
-        if let Ok(text) = tail(&path) {
-            pack.add(&name, text)?;
-        }
-    }
-    Ok(())
+    pack.add("system.txt", &system)?;
+    pack.logs(&found.layout.log_dir)
 }
 
 fn ask(client: &Client, path: &str) -> Option<Value> {
@@ -228,31 +218,27 @@ fn logs(dir: &Path) -> Vec<(String, PathBuf)> {
     logs
 }
 
-/// The last lines of a log; a container may have put anything in its place.
-fn tail(path: &Path) -> io::Result<Vec<u8>> {
-    use std::io::{Seek, SeekFrom};
-
-    use crate::sys::openat::{Found, read_regular};
-    let Found::Regular(mut file) = read_regular(path)? else {
-        return Err(io::ErrorKind::InvalidInput.into());
-    };
-    let length = file.seek(SeekFrom::End(0))?;
-    file.seek(SeekFrom::Start(length.saturating_sub(MAX_LOG)))?;
-    let mut bytes = Vec::new();
-    file.take(MAX_LOG).read_to_end(&mut bytes)?;
-    if length > MAX_LOG {
-        // The first line has no start, and could begin with the rest of a secret.
-        let end = bytes.iter().position(|byte| *byte == b'\n');
-        bytes.drain(..end.map_or(bytes.len(), |end| end + 1));
+/// The last lines of a log, each as one record.
+fn tail(path: &Path, secrets: &Secrets) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    for line in log_lines::last(path, MAX_LOG, secrets)? {
+        let stream = if line.is_error { "stderr" } else { "stdout" };
+        let tag = if line.is_whole { "F" } else { "P" };
+        text.extend(line.stamp);
+        text.extend(format!(" {stream} {tag} ").into_bytes());
+        text.extend(line.text);
+        text.push(b'\n');
     }
-    Ok(bytes)
+    Ok(text)
 }
 
 /// The archive that is being written.
 struct Pack {
     archive: Builder<GzEncoder<File>>,
-    /// What is taken out of all text, if it is known.
-    secrets: Option<Vec<Vec<u8>>>,
+    /// What is taken out of all text.
+    secrets: Secrets,
+    /// Whether that is known.
+    is_known: bool,
     total: usize,
 }
 
@@ -260,16 +246,22 @@ impl Pack {
     fn new(file: File, secrets: Option<Vec<Vec<u8>>>) -> Self {
         Self {
             archive: Builder::new(GzEncoder::new(file, Compression::default())),
-            secrets,
+            is_known: secrets.is_some(),
+            secrets: Secrets::new(&secrets.unwrap_or_default()),
             total: 0,
         }
     }
 
-    fn add(&mut self, name: &str, text: Vec<u8>) -> io::Result<()> {
+    fn add(&mut self, name: &str, text: &[u8]) -> io::Result<()> {
+        let text = self.secrets.mask(text, Cut::default());
+        self.put(name, text)
+    }
+
+    /// Adds a text that has no secrets any more.
+    fn put(&mut self, name: &str, mut text: Vec<u8>) -> io::Result<()> {
         if io::stderr().is_terminal() {
             eprint!("\r\x1b[Kpacking {}", name.escape_default());
         }
-        let mut text = without(text, self.secrets.as_deref().unwrap_or_default());
         text.truncate(usize::try_from(MAX_PART).unwrap_or(usize::MAX));
         if self.total + text.len() > MAX_TOTAL {
             return Ok(());
@@ -283,13 +275,62 @@ impl Pack {
         self.archive.append_data(&mut header, path, &*text)
     }
 
-    /// Adds what a program says, errors included.
+    /// A document whose strings have no secrets.
+    fn masked(&self, mut document: Value) -> Value {
+        self.secrets.mask_document(&mut document);
+        document
+    }
+
+    /// Adds what a program says, errors included. Messages in it may be cut off without a mark.
     fn program(&mut self, name: &str, program: &str, args: &[&str]) -> io::Result<()> {
+        let cut = Cut {
+            start: false,
+            lines: true,
+        };
         match said(program, args) {
-            Ok(text) => self.add(name, redact::text(&text)),
+            // First of all: what is removed otherwise may be a part of a secret, and leave the rest.
+            Ok(text) => self.put(name, redact::text(&self.secrets.mask(&text, cut))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            Err(error) => self.add(name, format!("{error}\n").into_bytes()),
+            Err(error) => self.add(name, format!("{error}\n").as_bytes()),
         }
+    }
+
+    /// Adds what `coracle blackbox --logs` shows. Only its file says where a text begins and ends.
+    fn black_box(&mut self, path: &Path) -> io::Result<()> {
+        const NAME: &str = "black-box.txt";
+        let mut slots = match black_box::read(path, true) {
+            Ok(slots) => slots,
+            Err(error) => return self.add(NAME, format!("{error}\n").as_bytes()),
+        };
+        for slot in &mut slots {
+            // A message that was as long as it may be is the beginning of a text, and of any part of it.
+            let cut = |start| Cut {
+                start,
+                lines: false,
+            };
+            let message = &mut slot.entry.message;
+            *message = self
+                .secrets
+                .mask_text(message, cut(message.chars().count() >= MAX_MESSAGE));
+            let is_full = slot.output.len() >= MAX_OUTPUT;
+            slot.output = self.secrets.mask(&slot.output, cut(is_full));
+        }
+        let shown = super::black_box::table(&slots.iter().collect::<Vec<_>>(), true);
+        self.put(NAME, redact::text(shown.as_bytes()))
+    }
+
+    /// Adds the logs below a folder.
+    fn logs(&mut self, dir: &Path) -> io::Result<()> {
+        if !self.is_known {
+            let why = "left out: no agent has come up in this boot, so that it is not known which values are secret\n";
+            return self.add("logs.txt", why.as_bytes());
+        }
+        for (name, path) in logs(dir) {
+            if let Ok(text) = tail(&path, &self.secrets) {
+                self.put(&name, text)?;
+            }
+        }
+        Ok(())
     }
 
     fn end(self) -> io::Result<()> {
