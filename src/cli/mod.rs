@@ -184,7 +184,7 @@ fn dispatch(client: &Client, command: Command) -> Result<ExitCode> {
         Command::Convert(args) => convert::run(&args),
         Command::Doctor(args) => doctor::run(client, &args),
         Command::Fsck(args) => fsck::run(client, &args),
-        Command::Install(args) => install::run(&args),
+        Command::Install(args) => install::run(client, &args),
         Command::Uninstall(args) => install::remove(client, &args),
         Command::Upgrade(args) => upgrade::run(client, &args),
         Command::EndPods(args) => end_pods::run(client, &args),

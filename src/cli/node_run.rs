@@ -5,16 +5,21 @@ use std::process::ExitCode;
 use super::args::{RunArgs, flags};
 use super::error::{CliError, Result};
 use super::upgrade;
-use crate::config::Files;
-use crate::layout::Layout;
+use crate::config::{Effective, Files};
 use crate::node::{self, StartError};
 use crate::sys::allocator;
 
 pub(super) fn run(args: RunArgs) -> Result<ExitCode> {
     allocator::start_again_tuned();
-    upgrade::undo_if_cut_off(args.root.as_deref().unwrap_or(&Layout::default().root));
     let files = Files::new(args.config.clone(), args.config_dir.clone());
     let flags = flags::given(args)?;
+    // An agent with settings that are refused does not start: the next one tidies up.
+    let read = files
+        .read()
+        .and_then(|texts| Effective::build(&texts, &flags));
+    if let Ok(effective) = read {
+        upgrade::undo_if_cut_off(&effective.config.layout.root);
+    }
     node::run(files, flags).map_err(|error| {
         let failed = CliError::of(&error);
         if let StartError::NewerState { folder, version, .. } = &error {

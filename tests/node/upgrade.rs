@@ -26,11 +26,17 @@ impl Node {
     }
 
     fn command(&self, within: &str, args: &[&str]) -> Command {
+        let mut command = self.plain(within, args);
+        command.arg("--state").arg(self.state());
+        command
+    }
+
+    /// The same for the folder that is found.
+    fn plain(&self, within: &str, args: &[&str]) -> Command {
         let mut command = Command::new(self.program());
         command
             .env("CORACLE_SOCKET", self.agent.socket())
-            .args(["upgrade", "--within", within, "--state"])
-            .arg(self.state())
+            .args(["upgrade", "--within", within])
             .args(args);
         command
     }
@@ -43,10 +49,7 @@ impl Node {
     /// Starts `coracle upgrade FILE`.
     fn begin(&self, within: &str, file: &str) -> Begun {
         let mut command = self.command(within, &["--unsigned", file]);
-        let piped = command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = piped.spawn().expect("it runs");
-        let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
-        Begun { child, lines }
+        Begun::new(command.stdout(Stdio::piped()).stderr(Stdio::piped()))
     }
 
     /// The processes that watch a trial.
@@ -78,6 +81,12 @@ struct Begun {
 }
 
 impl Begun {
+    fn new(piped: &mut Command) -> Self {
+        let mut child = piped.spawn().expect("it runs");
+        let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        Self { child, lines }
+    }
+
     /// Waits for a line with this text.
     fn wait_line(&mut self, text: &str) {
         let mut lines = self.lines.by_ref().map(|line| line.expect("text"));
@@ -475,5 +484,30 @@ fn the_next_watcher_goes_on_where_a_killed_one_was() {
         assert!(done.status.success(), "{}", said(&done));
         assert!(said(&done).contains("confirmed"), "{}", said(&done));
         assert!(fs::read(node.program()).expect("the program") == newer());
+    });
+}
+
+#[test]
+fn the_record_of_a_trial_is_below_the_root_of_the_agent() {
+    on_a_node(|node| {
+        let begin = |content: Vec<u8>| {
+            let file = node.file("newer", &content);
+            let mut command = node.plain("8s", &["--unsigned", &file]);
+            Begun::new(command.stdout(Stdio::piped()).stderr(Stdio::piped()))
+        };
+        let mut upgrade = begin(newer());
+        upgrade.wait_line("waiting");
+        let trial = node.state().join("trial.json");
+        let record = fs::read(&trial).expect("it is on trial");
+        let done = upgrade.end();
+        assert!(done.status.success(), "{}", said(&done));
+        let status = node.plain("8s", &["--status"]).output().expect("it runs");
+        assert!(said(&status).contains("confirmed"), "{}", said(&status));
+
+        // A package that ends a trial knows only the usual folder, and removes the former program.
+        fs::write(&trial, record).expect("own folder");
+        fs::remove_file(node.agent.root.join("bin/coracle.former")).expect("there");
+        let done = begin([newer(), b"still".to_vec()].concat()).end();
+        assert!(done.status.success(), "{}", said(&done));
     });
 }

@@ -440,14 +440,9 @@ pub struct UpgradeArgs {
     /// Judge the trial under way; the former program does this
     #[arg(long, hide = true, conflicts_with = "file")]
     pub watch: bool,
-    /// Directory of the trial's record
-    #[arg(
-        long,
-        value_name = "DIR",
-        hide = true,
-        default_value = "/var/lib/coracle/upgrade"
-    )]
-    pub state: PathBuf,
+    /// Directory of the trial's record; by default `upgrade` in the agent's `coracle.rootDir`
+    #[arg(long, value_name = "DIR", hide = true)]
+    pub state: Option<PathBuf>,
 }
 
 /// `coracle uninstall`.

@@ -13,6 +13,7 @@ use place::{Change, Place};
 pub(super) use remove::run as remove;
 
 use super::args::InstallArgs;
+use super::client::Client;
 use super::error::{CliError, Result};
 use super::upgrade;
 use super::{help, put};
@@ -80,14 +81,14 @@ fn man_pages(prefix: &Path) -> Result<Vec<(PathBuf, Vec<u8>)>> {
 }
 
 /// `coracle install`.
-pub(super) fn run(args: &InstallArgs) -> Result<ExitCode> {
+pub(super) fn run(client: &Client, args: &InstallArgs) -> Result<ExitCode> {
     if args.root.is_none() {
         // The tree of a package or an image may belong to anyone.
         if !nix::unistd::geteuid().is_root() {
             return Err(CliError::new("coracle install has to be started as root").hint("use sudo"));
         }
         not_of_a_package("upgrade or remove the package instead")?;
-        upgrade::end_trial()?;
+        upgrade::end_trial(client)?;
     }
     let program = program(&args.prefix)?;
     let place = Place::new(args.root.as_deref());

@@ -16,7 +16,7 @@ use super::super::error::{CliError, Result};
 use super::super::install::{SERVICE, properties, systemctl, systemd_runs};
 use super::record::former_of;
 use crate::layout::Layout;
-use crate::sys::{clock, process};
+use crate::sys::{clock, file, process};
 use crate::types::upgrade::{Expected, SeenAgent, SeenPod};
 
 /// The watcher's unit.
@@ -27,6 +27,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long a killed agent may take to end, in milliseconds.
 const STOP_MS: u64 = 5_000;
+
+/// What a unit says that waits for a file.
+const CONDITION: &str = "ConditionPathExists=";
 
 /// Where OpenRC has coracle's script.
 const OPENRC: &str = "/etc/init.d/coracle";
@@ -324,6 +327,28 @@ pub(super) fn unit_is_there(program: &Path) -> Result<()> {
             "`coracle.service` has to start the program itself, not a link to it, and both units the same one",
         )),
     }
+}
+
+/// Checks that the watcher's unit, which an upgrade leaves as it is, starts for a trial in this folder: former ones
+/// ask for a record in the usual folder.
+pub(super) fn unit_finds(state: &Path) -> Result<()> {
+    let shown = properties(WATCHER, "FragmentPath");
+    let path = shown.trim().trim_start_matches("FragmentPath=");
+    let unit = file::read_text(path).unwrap_or_default();
+    match asks_for_other(&unit, state) {
+        None => Ok(()),
+        Some(other) => Err(CliError::new(format!(
+            "the unit {WATCHER} starts only for a trial in `{other}`, and this one would be in `{}`",
+            state.display()
+        ))
+        .hint(format!("remove the line `{CONDITION}{other}` of `{path}`, then `systemctl daemon-reload`"))),
+    }
+}
+
+/// The record that a unit asks for, if it is not that of this folder.
+fn asks_for_other<'a>(unit: &'a str, state: &Path) -> Option<&'a str> {
+    let mut asked = unit.lines().filter_map(|line| line.strip_prefix(CONDITION));
+    asked.find(|path| path.ends_with("/trial.json") && Path::new(path) != state.join("trial.json"))
 }
 
 /// The program of a unit as systemctl shows it: `ExecStart={ path=PROGRAM ; argv[]=... }`.

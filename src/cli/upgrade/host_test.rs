@@ -58,3 +58,25 @@ fn the_program_of_a_unit_is_read_from_what_systemctl_shows() {
     assert_eq!(starts(shown), Some("/usr/bin/coracle.former"));
     assert_eq!(starts("ExecStart=\n"), None);
 }
+
+#[test]
+fn a_unit_that_asks_for_a_record_elsewhere_is_noticed() {
+    let unit = |folder: &str| {
+        format!(
+            "[Unit]\nConditionPathExists={folder}/trial.json\nConditionPathExists=/bin/coracle.former\n"
+        )
+    };
+    let (usual, other) = ("/var/lib/coracle/upgrade", "/data/coracle/upgrade");
+    let ours = include_str!("../../../systemd/coracle-upgrade.service");
+    for (unit, state, found) in [
+        (unit(usual), usual, None),
+        (
+            unit(usual),
+            other,
+            Some("/var/lib/coracle/upgrade/trial.json"),
+        ),
+        (ours.to_owned(), other, None),
+    ] {
+        assert_eq!(asks_for_other(&unit, Path::new(state)), found, "{unit}");
+    }
+}

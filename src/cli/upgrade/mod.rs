@@ -20,7 +20,7 @@ use super::error::{CliError, Result};
 use super::install::{systemctl, systemd_runs};
 use super::put;
 use crate::images::digest_of;
-use crate::layout::{Layout, STATE_FORMAT};
+use crate::layout::STATE_FORMAT;
 use crate::sys::file::{self, Durability};
 use crate::sys::{boot_id, clock};
 use crate::types::duration_ms;
@@ -41,7 +41,10 @@ pub(super) fn run(client: &Client, args: &UpgradeArgs) -> Result<ExitCode> {
     if !nix::unistd::geteuid().is_root() {
         return Err(CliError::new("coracle upgrade has to be started as root").hint("use sudo"));
     }
-    let state = State(args.state.clone());
+    let state = match &args.state {
+        Some(folder) => State(folder.clone()),
+        None => state(client),
+    };
     if args.watch {
         return watch::run(&state);
     }
@@ -56,8 +59,13 @@ pub(super) fn run(client: &Client, args: &UpgradeArgs) -> Result<ExitCode> {
             args.within
         ))
     })?;
-    if let Some(record) = state.record()? {
-        return under_way(&state, &record, args.rollback);
+    match state.record()? {
+        Some(record) if record.can_be_judged() => {
+            return under_way(&state, &record, args.rollback);
+        }
+        // What took its former program away ended the trial: a package that knows only the usual folder.
+        Some(_) => state.forget()?,
+        None => {}
     }
     let began = begin(client, &state, args, within_ms)?;
     match began {
@@ -66,9 +74,14 @@ pub(super) fn run(client: &Client, args: &UpgradeArgs) -> Result<ExitCode> {
     }
 }
 
+/// The folder of upgrades below the root of the agent, which tidies it: as the agent says, else its unit and settings.
+fn state(client: &Client) -> State {
+    State::below(&directories::find(client, (None, None, None)).layout.root)
+}
+
 /// Ends a trial, if there is one, before another program is installed: that decides.
-pub(super) fn end_trial() -> Result<()> {
-    let state = State(Layout::default().root.join("upgrade"));
+pub(super) fn end_trial(client: &Client) -> Result<()> {
+    let state = state(client);
     // A record that cannot be read would stop every later upgrade.
     if state.record().is_ok_and(|record| record.is_none()) {
         return Ok(());
@@ -109,7 +122,7 @@ fn begin(
         return Err(at_work());
     }
     state.undo()?;
-    let (program, list, agent) = present(client)?;
+    let (program, list, agent) = present(client, state)?;
     let own = record::content(&program)?;
     let bytes = match &args.file {
         Some(path) => {
@@ -206,7 +219,7 @@ fn record_of(
 }
 
 /// The installed program, which is this one and the agent's; the agent's pods; the agent.
-fn present(client: &Client) -> Result<(PathBuf, serde_json::Value, i32)> {
+fn present(client: &Client, state: &State) -> Result<(PathBuf, serde_json::Value, i32)> {
     let Some((list, agent)) = host::pods(client) else {
         return Err(CliError::new(
             "the agent does not answer, so that there is nothing to compare with",
@@ -232,6 +245,7 @@ fn present(client: &Client) -> Result<(PathBuf, serde_json::Value, i32)> {
     }
     if systemd_runs() {
         host::unit_is_there(&program)?;
+        host::unit_finds(&state.0)?;
     }
     Ok((program, list, agent))
 }
@@ -267,7 +281,7 @@ fn place(program: &Path, bytes: &[u8]) -> Result<Program> {
 
 /// Undoes what an upgrade had begun when the power failed. For an agent that starts; `root`: the directory of its state.
 pub(super) fn undo_if_cut_off(root: &Path) {
-    if let Err(error) = State(root.join("upgrade")).undo_if_cut_off() {
+    if let Err(error) = State::below(root).undo_if_cut_off() {
         // There is no log yet.
         eprintln!("an upgrade was cut off: {}, ignoring", crate::chain(&error));
     }

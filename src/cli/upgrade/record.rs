@@ -75,6 +75,13 @@ pub(super) struct Record {
     pub(super) why: String,
 }
 
+impl Record {
+    /// Whether the former program is there, which judges the trial.
+    pub(super) fn can_be_judged(&self) -> bool {
+        former_of(&self.program).exists()
+    }
+}
+
 /// How a trial ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Ended {
@@ -91,6 +98,11 @@ pub(super) struct Ended {
 pub(super) struct State(pub(super) PathBuf);
 
 impl State {
+    /// The folder below the root of an agent.
+    pub(super) fn below(root: &Path) -> Self {
+        Self(root.join("upgrade"))
+    }
+
     fn trial(&self) -> PathBuf {
         self.0.join("trial.json")
     }

@@ -40,6 +40,10 @@ const BACK_MS: u64 = 120_000;
 
 /// `coracle upgrade --watch`.
 pub(super) fn run(state: &State) -> Result<ExitCode> {
+    // The unit starts it with each agent. There may be no folder yet, nor a place for one.
+    if state.record()?.is_none() {
+        return Ok(ExitCode::SUCCESS);
+    }
     state.make()?;
     let Some(_lock) = state.lock()? else {
         return Ok(ExitCode::SUCCESS);
