@@ -106,6 +106,9 @@ struct Inner {
     volumes: Collection,
     budgets: Collection,
     workloads: BTreeMap<WorkloadKind, Collection>,
+    /// When objects of files were created, by kind and UID: the time of the first file that was seen. An edit changes
+    /// that of the file.
+    created: BTreeMap<(&'static str, String), Time>,
     ring: EventRing,
     /// `None` until they have been read.
     files: Option<Vec<FileStatus>>,
@@ -145,6 +148,7 @@ impl Store {
                 workloads: (WorkloadKind::ALL.into_iter())
                     .map(|kind| (kind, collection()))
                     .gather(),
+                created: BTreeMap::new(),
                 ring: EventRing::default(),
                 files: None,
                 watchers: Vec::new(),
@@ -260,7 +264,9 @@ impl Store {
                 object.uid = uid::shown(kind.as_str(), document.metadata());
                 wanted.insert(object.key.clone());
                 let implied = (kind == ObjectKind::Namespace).then_some(&self.started);
-                let (uid, created) = (object.uid.clone(), json!(created.as_ref().or(implied)));
+                let uid = object.uid.clone();
+                let created = self.created(Kind::of(kind), &uid, created.as_ref().or(implied));
+                let created = json!(created);
                 self.upsert(Kind::of(kind), object, |version| {
                     let mut shown = document.shown();
                     let metadata = &mut shown["metadata"];
@@ -356,16 +362,31 @@ impl Store {
             let mut object = Object::new(item.metadata());
             object.uid = uid::shown(super::resource::of(kind).object, item.metadata());
             let uid = object.uid.clone();
+            let created = self.created(kind, &uid, item.metadata().creation_timestamp.as_ref());
             wanted.insert(object.key.clone());
             self.upsert(kind, object, |version| {
                 let mut item = item.clone();
                 let metadata = item.metadata_mut();
                 metadata.uid = Some(uid.clone());
+                metadata.creation_timestamp = created.clone();
                 metadata.resource_version = Some(version.to_string());
                 to_json(&item)
             });
         }
         self.remove_others(kind, &wanted);
+    }
+
+    /// When an object was created whose file is of this time.
+    fn created(&self, kind: Kind, uid: &str, file: Option<&Time>) -> Option<Time> {
+        let of = (super::resource::of(kind).object, uid.to_owned());
+        let mut inner = self.lock();
+        file.map(|file| {
+            inner
+                .created
+                .entry(of)
+                .or_insert_with(|| file.clone())
+                .clone()
+        })
     }
 
     /// Removes all objects of a kind but the wanted ones.
@@ -379,6 +400,11 @@ impl Store {
                 inner.changed(version);
             }
         }
+        let left = inner.collection(kind).all().map(|o| o.uid.clone());
+        let left: BTreeSet<String> = left.collect();
+        let name = super::resource::of(kind).object;
+        let is_left = |(of, uid): &(&'static str, String)| *of != name || left.contains(uid);
+        inner.created.retain(|of, _| is_left(of));
     }
 
     fn upsert(&self, kind: Kind, object: Object, json: impl Fn(u64) -> Bytes) {

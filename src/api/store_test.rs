@@ -66,3 +66,43 @@ fn each_object_has_a_uid_that_stays_and_a_secret_is_shown_without_its_values() {
     assert_eq!(secret["data"]["a"], "KioqKioqKg==");
     assert_eq!(secret["metadata"]["annotations"], Value::Null);
 }
+
+#[test]
+fn an_edit_leaves_the_creation_of_an_object_as_it_is() {
+    let store = Store::new();
+    let created = |value: &str, second: i64, is_there: bool| {
+        let text = format!(
+            "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: c}}\ndata: {{a: {value}}}\n"
+        );
+        let found = convert::documents(text.as_bytes(), "f", &ConvertContext::of("n"));
+        let found = found.expect("valid").configuration;
+        let time = Time(Timestamp::from_second(second).unwrap());
+        let documents = found.iter().filter(|_| is_there);
+        let documents: Vec<_> = documents
+            .map(|(_, object)| (Arc::clone(object), Some(time.clone())))
+            .collect();
+        store.set_configuration(&documents);
+        let service = json!({ "metadata": { "name": "web", "creationTimestamp": time }, "spec": { "type": value } });
+        let services: Vec<_> = is_there
+            .then(|| serde_json::from_value(service).unwrap())
+            .into_iter()
+            .collect();
+        store.set_services(&services);
+        [Kind::ConfigMaps, Kind::Services].map(|kind| {
+            let shown: Option<Value> = (store.list(kind).1.first())
+                .map(|object| serde_json::from_slice(&object.json()).unwrap());
+            shown.map(|shown| {
+                assert!(shown.to_string().contains(value), "{shown}");
+                shown["metadata"]["creationTimestamp"]
+                    .as_str()
+                    .unwrap()
+                    .to_owned()
+            })
+        })
+    };
+    let at = |second: &str| [(); 2].map(|()| Some(format!("1970-01-01T00:00:{second}Z")));
+    assert_eq!(created("one", 1, true), at("01"));
+    assert_eq!(created("two", 2, true), at("01"), "edited");
+    assert_eq!(created("two", 2, false), [None, None]);
+    assert_eq!(created("three", 3, true), at("03"), "another one");
+}
