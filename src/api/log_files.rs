@@ -81,11 +81,20 @@ fn place(rotated: &str) -> (String, u32) {
 
 /// Returns the smallest attempt above `attempt` that has a log.
 pub(crate) fn next_attempt(dir: &Path, attempt: u32) -> io::Result<Option<u32>> {
-    let names = names(dir)?;
-    let attempts = names
-        .iter()
-        .filter_map(|name| name.split_once(".log")?.0.parse().ok());
-    Ok(attempts.filter(|&found: &u32| found > attempt).min())
+    let attempts = attempts(dir)?.into_iter();
+    Ok(attempts.filter(|&found| found > attempt).min())
+}
+
+/// Returns the largest attempt up to `most` that has a log.
+pub(crate) fn newest_attempt(dir: &Path, most: u32) -> io::Result<Option<u32>> {
+    let attempts = attempts(dir)?.into_iter();
+    Ok(attempts.filter(|&found| found <= most).max())
+}
+
+fn attempts(dir: &Path) -> io::Result<Vec<u32>> {
+    let names = names(dir)?.into_iter();
+    let attempt = |name: String| name.split_once(".log")?.0.parse().ok();
+    Ok(names.filter_map(attempt).collect())
 }
 
 fn names(dir: &Path) -> io::Result<Vec<String>> {

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{Container, ContainerRestartRule, ContainerStatu
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use super::error::ApiError;
-use super::log_files::files_of;
+use super::log_files::{files_of, newest_attempt};
 use super::log_reader::{Liveness, LogOptions, LogReader};
 use super::query::Query;
 use super::server::{Body, Context, streamed};
@@ -30,11 +30,13 @@ pub(crate) async fn answer(
     let previous = query.flag("previous")?;
     let follow = query.flag("follow")? && !previous;
     let status = status_of(&pod, &container);
-    let attempt = attempt(name, &container, status.as_ref(), previous)?;
     let uid = PodUid::from(pod.metadata.uid.as_deref().unwrap_or_default());
     let dir = context
         .layout
         .container_logs(namespace, name, &uid, &container);
+    // The count of restarts may be that of a run still to come.
+    let newest = |count| newest_attempt(&dir, count).ok().flatten().unwrap_or(count);
+    let attempt = attempt(name, &container, status.as_ref(), previous, newest)?;
     if previous && files_of(&dir, attempt).is_ok_and(|files| files.is_empty()) {
         return Err(ApiError::bad_request(format!(
             "previous terminated container \"{container}\" in pod \"{name}\" not found"
@@ -122,11 +124,13 @@ pub(crate) fn status_of(pod: &Pod, container: &str) -> Option<ContainerStatus> {
     all.find(|one| one.name == container).cloned()
 }
 
+/// The attempt whose log is meant; `newest` finds the last one of which there is a log, up to a restart count.
 fn attempt(
     pod: &str,
     container: &str,
     status: Option<&ContainerStatus>,
     previous: bool,
+    newest: impl Fn(u32) -> u32,
 ) -> Result<u32, ApiError> {
     let refuse = |why: &str| {
         Err(ApiError::bad_request(format!(
@@ -143,17 +147,21 @@ fn attempt(
         .as_ref()
         .is_some_and(|s| s.terminated.is_some());
     if previous {
-        // While the container waits to restart, the newest attempt is in its last state and has the current number.
+        // While the container waits to restart, the newest attempt is in its last state. It has the current number, or
+        // after a restart of all containers an earlier one.
         return match (ended_before, state.waiting.is_some(), current) {
             (false, _, _) => Err(ApiError::bad_request(format!(
                 "previous terminated container \"{container}\" in pod \"{pod}\" not found"
             ))),
-            (true, true, n) => Ok(n),
+            (true, true, n) => Ok(newest(n)),
             (true, false, n) => Ok(n.saturating_sub(1)),
         };
     }
-    if state.running.is_some() || state.terminated.is_some() || ended_before {
+    if state.running.is_some() {
         return Ok(current);
+    }
+    if state.terminated.is_some() || ended_before {
+        return Ok(newest(current));
     }
     match state.waiting.and_then(|w| w.reason).as_deref() {
         Some("ErrImagePull") => refuse("waiting to start: image can't be pulled"),

@@ -224,3 +224,22 @@ fn a_pod_whose_rule_keeps_firing_restarts_in_place_with_back_off() {
     assert_eq!(times.len(), 3, "{times:?}");
     assert!(times[2] - times[1] >= 10.0, "{times:?}");
 }
+
+#[test]
+fn logs_show_the_last_run_while_a_pod_waits_to_restart_in_place() {
+    let agent = Agent::start();
+    let all = rule("Never", "RestartAllContainers", "In", "42");
+    let script = "echo why I crash; exit 42";
+    agent.write(
+        "a.yaml",
+        &shell_pod("a", script, "  restartPolicy: Never\n", &all),
+    );
+    let waits = |pod: &Value| {
+        let waiting = &main_status(pod)["state"]["waiting"];
+        waiting["reason"] == "CrashLoopBackOff"
+    };
+    agent.wait_pod("a", waits);
+    for args in [&["logs", "a"][..], &["logs", "-p", "a"]] {
+        assert_eq!(agent.ok(args), "why I crash\n", "{args:?}");
+    }
+}
