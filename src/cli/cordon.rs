@@ -8,15 +8,15 @@ use std::thread;
 use std::time::Duration;
 
 use indicatif::ProgressBar;
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use signal_hook::consts::SIGINT;
 
 use super::args::{DrainArgs, DryRun, NodeArgs};
 use super::client::{Client, Response};
 use super::error::{CliError, Result};
 use super::put;
 use crate::api::encode;
-use crate::sys::clock;
+use crate::sys::{clock, signals};
 use crate::types::duration_ms;
 
 /// Said when the client leaves before the drain has ended.
@@ -156,7 +156,9 @@ fn listen(response: Response) -> Result<Receiver<DrainEvent>> {
 
 fn interrupts(sender: Sender<DrainEvent>) -> io::Result<()> {
     let (mut reader, writer) = UnixStream::pair()?;
-    signal_hook::low_level::pipe::register(SIGINT, writer)?;
+    for signal in signals::heeded(&[Signal::SIGINT]) {
+        signal_hook::low_level::pipe::register(signal as i32, writer.try_clone()?)?;
+    }
     thread::spawn(move || {
         if reader.read_exact(&mut [0]).is_ok() {
             let _ = sender.send(DrainEvent::Interrupted);

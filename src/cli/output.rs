@@ -130,7 +130,8 @@ fn place(path: &Path) -> Place {
 
 /// Removes the file and ends when the command is interrupted.
 fn remove_if_interrupted(file: PathBuf) -> io::Result<()> {
-    let ends = signals::watch(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP])?;
+    let ends = signals::heeded(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]);
+    let ends = signals::watch(&ends)?;
     let wait = move || {
         loop {
             let mut polled = [PollFd::new(ends.as_fd(), PollFlags::POLLIN)];

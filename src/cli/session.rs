@@ -9,13 +9,14 @@ use std::process::ExitCode;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::Signal;
 use nix::sys::socket::{MsgFlags, send};
 use nix::sys::termios::{SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr};
 
 use super::client::Client;
 use super::error::{CliError, Result};
 use crate::api::exec_frame::{self as frame, ExecStatus, Resize};
-use crate::sys::pty;
+use crate::sys::{pty, signals};
 
 /// How to connect to the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -171,18 +172,23 @@ impl Drop for RawMode<'_> {
 struct Wakeups {
     resized: UnixStream,
     ended: UnixStream,
+    /// The other end, which stays open if all signals are ignored.
+    _on_end: UnixStream,
 }
 
 impl Wakeups {
     fn new() -> io::Result<Self> {
-        use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGWINCH};
         let (resized, on_resize) = UnixStream::pair()?;
         let (ended, on_end) = UnixStream::pair()?;
-        signal_hook::low_level::pipe::register(SIGWINCH, on_resize)?;
-        for signal in [SIGHUP, SIGINT, SIGTERM] {
-            signal_hook::low_level::pipe::register(signal, on_end.try_clone()?)?;
+        signal_hook::low_level::pipe::register(Signal::SIGWINCH as i32, on_resize)?;
+        for signal in signals::heeded(&[Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM]) {
+            signal_hook::low_level::pipe::register(signal as i32, on_end.try_clone()?)?;
         }
-        Ok(Self { resized, ended })
+        Ok(Self {
+            resized,
+            ended,
+            _on_end: on_end,
+        })
     }
 }
 

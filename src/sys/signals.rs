@@ -20,6 +20,21 @@ pub fn watch(signals: &[Signal]) -> io::Result<SignalFd> {
     )?)
 }
 
+/// The signals that are not ignored. What a program finds ignored at its start, as by `nohup`, is to stay so.
+pub fn heeded(signals: &[Signal]) -> Vec<Signal> {
+    let ignored = |signal: Signal| {
+        let mut now = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
+        // SAFETY: nothing is set, and the C library writes one sigaction; all zero is a valid one, too.
+        let now = unsafe {
+            libc::sigaction(signal as i32, std::ptr::null(), now.as_mut_ptr());
+            now.assume_init()
+        };
+        now.sa_sigaction == libc::SIG_IGN
+    };
+    let all = signals.iter().copied();
+    all.filter(|signal| !ignored(*signal)).collect()
+}
+
 /// Unblocks all signals and resets their handlers, which a program expects at its start. Rust's runtime ignores
 /// SIGPIPE, and the shim blocks the signals that it reads from a descriptor; both would be inherited across an
 /// exec.

@@ -123,6 +123,32 @@ fn exec_loses_nothing_when_its_output_is_read_slowly() {
 }
 
 #[test]
+fn a_signal_that_is_ignored_at_the_start_stays_ignored() {
+    use std::io::Read;
+    let agent = Agent::start();
+    agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
+    agent.wait_running("a");
+    let script = "trap '' HUP INT TERM; exec \"$0\" exec -i a -- sh -c 'echo up; cat; echo done'";
+    let program = coracle().get_program().to_owned();
+    let mut child = std::process::Command::new("sh")
+        .args(["-c", script])
+        .arg(program)
+        .env("CORACLE_SOCKET", agent.socket())
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("sh runs");
+    let mut up = [0; 3];
+    let stdout = child.stdout.as_mut().expect("piped");
+    stdout.read_exact(&mut up).expect("the program runs");
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).expect("a pid"));
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGHUP).expect("sent");
+    drop(child.stdin.take());
+    let (said, code) = output_in_time(child);
+    assert_eq!((&said[..], code), (&b"done\n"[..], Some(0)));
+}
+
+#[test]
 fn exec_ends_with_its_program_although_a_child_keeps_the_output_open() {
     let agent = Agent::start();
     agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
