@@ -14,6 +14,7 @@ use hyper::header::{CONNECTION, HeaderValue, UPGRADE};
 use hyper::{Request, Response, StatusCode};
 use k8s_openapi::api::core::v1::Pod;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use serde::Deserialize;
 use smol::Async;
 use smol::channel::{self, Receiver};
 use smol::io::{AsyncReadExt, AsyncWriteExt};
@@ -38,7 +39,7 @@ pub(crate) async fn answer(
     (namespace, name): (&str, &str),
 ) -> Result<Response<Body>, ApiError> {
     let (pod, container) = running_container(&request, &context, query, (namespace, name))?;
-    let argv = query.all("command");
+    let argv = command(query, request.body())?;
     if argv.is_empty() {
         return Err(ApiError::bad_request(
             "you must specify at least one command for the container",
@@ -67,6 +68,20 @@ pub(crate) async fn answer(
             }
         })?;
     Ok(switch(request, &spawner, session, Vec::new()))
+}
+
+/// The command: in the query, or for one that is too long for a head in the body.
+fn command(query: &Query, body: &[u8]) -> Result<Vec<String>, ApiError> {
+    #[derive(Deserialize)]
+    struct Asked {
+        command: Vec<String>,
+    }
+    if body.is_empty() {
+        return Ok(query.all("command"));
+    }
+    serde_json::from_slice(body)
+        .map(|asked: Asked| asked.command)
+        .map_err(|error| ApiError::bad_request(format!("the body is no command: {error}")))
 }
 
 /// Copies files: a tar stream out of the container on standard output, or into it on standard input.

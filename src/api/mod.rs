@@ -83,5 +83,6 @@ pub use metrics::{Metric, MetricKind, Spread};
 pub use node::{architecture, version};
 pub use pull::{Login, PullRequest};
 pub(crate) use query::encode;
+pub(crate) use server::MAX_BODY;
 pub use server::{Context, serve};
 pub use store::Store;

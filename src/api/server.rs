@@ -32,8 +32,8 @@ use crate::sys::allocator;
 
 /// Limit of request line and headers, in bytes.
 const MAX_HEAD: usize = 32 * 1024;
-/// Limit of a request body without a limit of its own, in bytes; the largest usual one is a `DeleteOptions`.
-const MAX_BODY: usize = 256 * 1024;
+/// Limit of a request body without a limit of its own, in bytes; the largest usual one is the command of an exec.
+pub(crate) const MAX_BODY: usize = 256 * 1024;
 
 /// Context of handlers.
 #[derive(Debug, Clone)]

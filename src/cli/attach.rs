@@ -58,7 +58,7 @@ pub(super) fn to(
              If you don't see a command prompt, try pressing enter. Detach with ctrl-p ctrl-q."
         );
     }
-    session::run(client, &path, manner)
+    session::run(client, (&path, ""), manner)
 }
 
 /// Whether the container has a terminal.

@@ -177,12 +177,23 @@ impl Client {
         path: &str,
         protocol: &str,
     ) -> Result<(UnixStream, BufReader<UnixStream>)> {
-        let head = format!(
-            "POST {path} HTTP/1.1\r\nHost: coracle\r\nConnection: Upgrade\r\nUpgrade: {protocol}\r\nContent-Length: 0\r\n\r\n"
+        self.upgrade_with((path, ""), protocol)
+    }
+
+    /// The same for a request with a body.
+    pub(super) fn upgrade_with(
+        &self,
+        (path, body): (&str, &str),
+        protocol: &str,
+    ) -> Result<(UnixStream, BufReader<UnixStream>)> {
+        let request = format!(
+            "POST {path} HTTP/1.1\r\nHost: coracle\r\nConnection: Upgrade\r\nUpgrade: {protocol}\r\n\
+             Content-Length: {}\r\n\r\n{body}",
+            body.len()
         );
         let mut stream = self.connect()?;
         stream
-            .write_all(head.as_bytes())
+            .write_all(request.as_bytes())
             .map_err(|e| self.broken(&e))?;
         let write = stream.try_clone().map_err(|e| self.broken(&e))?;
         let response = read_head(stream).map_err(|e| self.broken(&e))?;

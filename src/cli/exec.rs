@@ -2,14 +2,19 @@
 
 use std::process::ExitCode;
 
+use serde_json::json;
+
 use super::args::ExecArgs;
 use super::client::Client;
 use super::container;
-use super::error::Result;
+use super::error::{CliError, Result};
 use super::pod_path;
 use super::session::{self, Manner};
 use super::target::pod_of;
-use crate::api::encode;
+use crate::api::{MAX_BODY, encode};
+
+/// A longer command is the body of the request: the agent reads a head of 32 KiB.
+const MAX_QUERY_BYTES: usize = 16 << 10;
 
 pub(super) fn run(client: &Client, args: &ExecArgs) -> Result<ExitCode> {
     let pod = pod_of(client, &args.namespace.namespace, &args.pod)?;
@@ -20,7 +25,25 @@ pub(super) fn run(client: &Client, args: &ExecArgs) -> Result<ExitCode> {
         tty: session::gets_terminal(args.stdin, args.tty),
         detachable: false,
     };
-    session::run(client, &path(args, manner, (&pod, &container)), manner)
+    let mut path = path(args, manner, (&pod, &container));
+    let query: String = args
+        .command
+        .iter()
+        .map(|word| format!("&command={}", encode(word)))
+        .collect();
+    if query.len() <= MAX_QUERY_BYTES {
+        path.push_str(&query);
+        return session::run(client, (&path, ""), manner);
+    }
+    let body = json!({ "command": args.command }).to_string();
+    if body.len() > MAX_BODY {
+        return Err(CliError::new(format!(
+            "the command is too long ({} bytes as JSON, at most {MAX_BODY})",
+            body.len()
+        ))
+        .hint("pass on data by `exec -i`, or copy it into the container by `coracle cp`"));
+    }
+    session::run(client, (&path, &body), manner)
 }
 
 fn path(args: &ExecArgs, manner: Manner, (pod, container): (&str, &str)) -> String {
@@ -33,9 +56,6 @@ fn path(args: &ExecArgs, manner: Manner, (pod, container): (&str, &str)) -> Stri
     );
     if let Some((columns, rows)) = session::size().filter(|_| manner.tty) {
         path.push_str(&format!("&cols={columns}&rows={rows}"));
-    }
-    for word in &args.command {
-        path.push_str(&format!("&command={}", encode(word)));
     }
     path
 }

@@ -58,8 +58,9 @@ fn warn_no_terminal() {
     eprintln!("Unable to use a TTY - input is not a terminal or the right kind of file");
 }
 
-/// Runs a session until the program has ended, and returns its exit code, or until the user detaches.
-pub(super) fn run(client: &Client, path: &str, manner: Manner) -> Result<ExitCode> {
+/// Runs a session until the program has ended, and returns its exit code, or until the user detaches. The request is a
+/// path and a body, which may be empty.
+pub(super) fn run(client: &Client, request: (&str, &str), manner: Manner) -> Result<ExitCode> {
     let terminal = match manner.tty && manner.stdin {
         true => tcgetattr(io::stdin()).ok(),
         false => None,
@@ -68,7 +69,7 @@ pub(super) fn run(client: &Client, path: &str, manner: Manner) -> Result<ExitCod
         // The container's terminal is there in any case: `attach` cannot choose.
         warn_no_terminal();
     }
-    let (write, read) = client.upgrade(path, frame::PROTOCOL)?;
+    let (write, read) = client.upgrade_with(request, frame::PROTOCOL)?;
     let wakeups =
         Wakeups::new().map_err(|e| CliError::new("could not watch for signals").because(e))?;
     let raw = match &terminal {

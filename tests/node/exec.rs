@@ -123,6 +123,23 @@ fn exec_loses_nothing_when_its_output_is_read_slowly() {
 }
 
 #[test]
+fn a_long_command_arrives_and_one_that_is_too_long_is_named_so() {
+    let agent = Agent::start();
+    agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
+    agent.wait_running("a");
+    let word = "x y".repeat(30_000);
+    let sizes = ["exec", "a", "--", "sh", "-c", "echo ${#1} ${#2}", "sh"];
+    let said = agent.ok(&[&sizes[..], &[&word, &word]].concat());
+    assert_eq!(said, "90000 90000\n");
+    let refused = agent.cli(&[&sizes[..], &[&word, &word, &word]].concat());
+    let error = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(
+        error.starts_with("error: the command is too long (2700"),
+        "{error}"
+    );
+}
+
+#[test]
 fn a_signal_that_is_ignored_at_the_start_stays_ignored() {
     use std::io::Read;
     let agent = Agent::start();
