@@ -239,7 +239,8 @@ fn https(kind: &[&str]) -> Server {
 #[test]
 fn every_certificate_is_accepted() {
     let curve = ["ec", "-pkeyopt", "ec_paramgen_curve:P-256"];
-    for kind in [&["rsa:2048"][..], &curve] {
+    let large = ["ec", "-pkeyopt", "ec_paramgen_curve:P-521"];
+    for kind in [&["rsa:2048"][..], &curve, &large, &["ed448"]] {
         let server = https(kind);
         let secure = HttpGet {
             tls: true,

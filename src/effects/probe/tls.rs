@@ -71,10 +71,10 @@ fn config() -> &'static Result<Arc<ClientConfig>, Error> {
     static CONFIG: OnceLock<Result<Arc<ClientConfig>, Error>> = OnceLock::new();
     CONFIG.get_or_init(|| {
         let provider = Arc::new(ring::default_provider());
-        let mut config = ClientConfig::builder_with_provider(provider.clone())
+        let mut config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(AcceptAll { provider }))
+            .with_custom_certificate_verifier(Arc::new(AcceptAll))
             .with_no_client_auth();
         config.resumption = Resumption::disabled();
         Ok(Arc::new(config))

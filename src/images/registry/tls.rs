@@ -39,8 +39,7 @@ pub(super) fn checked(
 
 /// Settings for a registry that may have any certificate.
 pub(super) fn unchecked() -> Result<Arc<ClientConfig>, FetchError> {
-    let provider = provider();
-    config(Arc::new(AcceptAll { provider }), None)
+    config(Arc::new(AcceptAll), None)
 }
 
 fn config(
