@@ -18,6 +18,7 @@ use super::args::CpArgs;
 use super::client::Client;
 use super::container;
 use super::error::{CliError, Result};
+use super::streams::Patient;
 use super::table::one_line;
 use super::target::{pod_of, pod_or_owner};
 use crate::api::encode;
@@ -134,7 +135,7 @@ fn receive((write, read): Session, from: &Path, to: &str) -> Result<ExitCode> {
     let mut tell = |line: &str| say(&bar, line);
     let mut notes = Notes::new(&mut tell);
     let copied = match to {
-        "-" => io::copy(&mut incoming, &mut io::stdout().lock())
+        "-" => io::copy(&mut incoming, &mut Patient(io::stdout().lock()))
             .map(drop)
             .map_err(|error| format!("could not write to the standard output: {error}")),
         to => {

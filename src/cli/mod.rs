@@ -1,6 +1,18 @@
 //! The command line: one function a command; each talks to the agent through [`client`] and prints.
 
-#![expect(clippy::print_stderr, reason = "printing is what this room is for")]
+/// In place of the standard library's, which panics if the standard error takes nothing, as on a full disk.
+macro_rules! eprintln {
+    ($($text:tt)*) => {
+        $crate::cli::streams::say(format_args!("{}\n", format_args!($($text)*)))
+    };
+}
+
+/// The same without an end of line.
+macro_rules! eprint {
+    ($($text:tt)*) => {
+        $crate::cli::streams::say(format_args!($($text)*))
+    };
+}
 
 pub mod args;
 mod attach;
@@ -67,6 +79,7 @@ mod shutdown;
 mod similar;
 mod status;
 mod stop;
+mod streams;
 mod switches;
 mod system;
 mod table;
@@ -87,6 +100,7 @@ use clap::Parser;
 use args::{Cli, Command};
 use client::Client;
 use error::{CliError, Result};
+use streams::Patient;
 
 /// Runs the command line and prints an error, if any.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
@@ -216,10 +230,8 @@ fn confirm(what: &str) -> Result<()> {
 
 /// Writes to standard output and flushes.
 fn put(text: &[u8]) -> Result<()> {
-    let mut out = io::stdout().lock();
-    out.write_all(text)
-        .and_then(|()| out.flush())
-        .map_err(|e| cannot_write(&e))
+    let mut out = Patient(io::stdout().lock());
+    out.write_all(text).map_err(|e| cannot_write(&e))
 }
 
 fn cannot_write(error: &io::Error) -> CliError {

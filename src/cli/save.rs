@@ -11,6 +11,7 @@ use super::client::{Body, Client};
 use super::error::{CliError, Result};
 use super::output::Target;
 use super::put;
+use super::streams::Patient;
 use super::table::size;
 use crate::api::encode;
 
@@ -39,7 +40,7 @@ pub(super) fn run(client: &Client, args: &SaveArgs) -> Result<ExitCode> {
     waiting.finish_and_clear();
     let body = response?.body;
     let Some(file) = file else {
-        copy(body, &mut io::stdout().lock()).map_err(|why| failed().because(why))?;
+        copy(body, &mut Patient(io::stdout().lock())).map_err(|why| failed().because(why))?;
         return Ok(ExitCode::SUCCESS);
     };
     let shown = file.display();

@@ -15,6 +15,7 @@ use nix::sys::termios::{SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr};
 
 use super::client::Client;
 use super::error::{CliError, Result};
+use super::streams::Patient;
 use crate::api::exec_frame::{self as frame, ExecStatus, Resize};
 use crate::sys::{pty, signals};
 
@@ -285,13 +286,13 @@ impl Session {
         self.read.read_exact(&mut data)?;
         match channel {
             frame::STDOUT => {
-                let mut out = io::stdout().lock();
-                let written = out.write_all(&data).and_then(|()| out.flush());
+                let written = Patient(io::stdout().lock()).write_all(&data);
                 Ok(written.err().map(End::Unwritten))
             }
             frame::STDERR => {
-                let written = io::stderr().lock().write_all(&data);
-                Ok(written.err().map(End::Unwritten))
+                // As for a program here that cannot write its errors, its end is what counts.
+                let _ = Patient(io::stderr().lock()).write_all(&data);
+                Ok(None)
             }
             frame::STATUS => Ok(Some(End::Status(serde_json::from_slice(&data)?))),
             _ => Ok(None),

@@ -1,5 +1,7 @@
 //! Programs run in containers by `coracle exec`.
 
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+
 use super::*;
 
 #[test]
@@ -116,10 +118,22 @@ fn exec_loses_nothing_when_its_output_is_read_slowly() {
     let agent = Agent::start();
     agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
     agent.wait_running("a");
-    let child = exec(&agent, &["a", "--", "head", "-c", "300000", "/dev/zero"]);
-    std::thread::sleep(Duration::from_millis(1500)); // How slow the reader is, is the test's input.
-    let (said, code) = output_in_time(child);
-    assert_eq!((said.len(), code), (300_000, Some(0)));
+    for flags in [OFlag::empty(), OFlag::O_NONBLOCK] {
+        let (read, write) = nix::unistd::pipe2(OFlag::O_CLOEXEC).expect("a pipe");
+        fcntl(&write, FcntlArg::F_SETFL(flags)).expect("set");
+        let mut child = coracle()
+            .args(["exec", "a", "--", "head", "-c", "300000", "/dev/zero"])
+            .env("CORACLE_SOCKET", agent.socket())
+            .stdout(write)
+            .spawn()
+            .expect("coracle runs");
+        std::thread::sleep(Duration::from_millis(1500)); // How slow the reader is, is the test's input.
+        let mut said = Vec::new();
+        let read = std::io::Read::read_to_end(&mut fs::File::from(read), &mut said);
+        read.expect("read");
+        let code = child.wait().expect("own child").code();
+        assert_eq!((said.len(), code), (300_000, Some(0)), "{flags:?}");
+    }
 }
 
 #[test]
@@ -163,6 +177,25 @@ fn a_signal_that_is_ignored_at_the_start_stays_ignored() {
     drop(child.stdin.take());
     let (said, code) = output_in_time(child);
     assert_eq!((&said[..], code), (&b"done\n"[..], Some(0)));
+}
+
+#[test]
+fn a_standard_error_that_takes_nothing_changes_no_exit_code() {
+    let agent = Agent::start();
+    agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
+    agent.wait_running("a");
+    for (command, code) in [
+        (&["sh", "-c", "echo lost >&2; exit 7"][..], 7),
+        (&["no-such-program"], 127),
+    ] {
+        let full = fs::File::create("/dev/full").expect("opened");
+        let status = coracle()
+            .args([&["exec", "a", "--"], command].concat())
+            .env("CORACLE_SOCKET", agent.socket())
+            .stderr(full)
+            .status();
+        assert_eq!(status.expect("coracle runs").code(), Some(code));
+    }
 }
 
 #[test]
