@@ -24,6 +24,10 @@ use crate::spec::probe::HttpGet;
 /// Longest head of an answer.
 const HEAD_BYTES: usize = 64 << 10;
 
+/// As many headers as fit: each is a name of a letter, a colon and an end of line at least. Memory for more than an
+/// answer has stays untouched.
+const MAX_HEADERS: usize = HEAD_BYTES / 4;
+
 const MAX_REDIRECTS: usize = 10;
 
 /// Go's error for a server that does not speak TLS.
@@ -235,6 +239,7 @@ async fn exchange(
     let failed = |error: hyper::Error| Failed::Transport(words(&error, ends));
     let (mut sender, connection) = http1::Builder::new()
         .max_buf_size(HEAD_BYTES)
+        .max_headers(MAX_HEADERS)
         .title_case_headers(true)
         .handshake(FuturesIo::new(stream))
         .await
