@@ -49,7 +49,3 @@ fn success(text: &str) -> Outcome {
 fn failure(text: &str) -> Outcome {
     Outcome::Failure(text.to_owned())
 }
-
-fn error(text: &str) -> Outcome {
-    Outcome::Error(text.to_owned())
-}

@@ -183,5 +183,6 @@ fn planned(outcome: Outcome) -> ProbeOutcome {
         Outcome::Warning(text) => ProbeOutcome::Warning(text),
         Outcome::Failure(text) => ProbeOutcome::Failure(text),
         Outcome::Error(text) => ProbeOutcome::Error(text),
+        Outcome::Unread(text) => ProbeOutcome::Unread(text),
     }
 }

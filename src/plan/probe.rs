@@ -22,8 +22,9 @@ use super::state::{ContainerState, Role};
 use super::{Event, Notice, PodState, RunFact, Step, Task, Time, hook};
 use crate::spec::{ContainerSpec, Probe, ProbeKind, Probes, Reason};
 
-/// A probe that could not run is repeated at once this many times before that counts as no outcome.
-pub const ERROR_RETRIES: u32 = 3;
+/// A probe that could not run is tried this many times in a row before that counts as no outcome (the kubelet's
+/// `maxProbeRetries`, which includes the first time).
+pub const ERROR_TRIES: u32 = 3;
 
 /// One probe to run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,6 +67,8 @@ pub enum ProbeOutcome {
     Failure(String),
     /// It could not run.
     Error(String),
+    /// The answer could not be read to its end. Counts as `Error`; only its event has other words.
+    Unread(String),
 }
 
 /// The results of one probe for the newest run.
@@ -389,14 +392,18 @@ pub(super) fn done(
             let text = format!("{name} probe failed: {text}");
             (Some((Reason::Unhealthy, text)), false)
         }
-        ProbeOutcome::Error(error) => {
+        ProbeOutcome::Error(error) | ProbeOutcome::Unread(error) => {
             track.errors += 1;
-            if track.errors <= ERROR_RETRIES {
+            if track.errors < ERROR_TRIES {
                 track.next = now;
                 return;
             }
             track.errors = 0;
-            let text = format!("{name} probe errored and resulted in unknown state: {error}");
+            let state = match outcome {
+                ProbeOutcome::Unread(_) => "failure",
+                _ => "unknown",
+            };
+            let text = format!("{name} probe errored and resulted in {state} state: {error}");
             return emit(pod, instance, (Reason::Unhealthy, text), out);
         }
     };

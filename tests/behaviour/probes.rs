@@ -413,25 +413,31 @@ fn a_pod_is_not_ready_for_a_trial_until_its_edited_readiness_probe_has_succeeded
 }
 
 #[test]
-fn a_probe_that_cannot_be_carried_out_is_tried_three_times_more_and_does_not_count() {
-    let mut node = Node::with(&with(liveness(probing(10_000, 1))));
-    node.work();
-    for _ in 0..4 {
-        assert_eq!(node.probe(&ProbeOutcome::Error("no shim".into())).len(), 1);
+fn a_probe_that_cannot_be_carried_out_is_tried_three_times_and_does_not_count() {
+    for (outcome, state) in [
+        (ProbeOutcome::Error("why".into()), "unknown"),
+        (ProbeOutcome::Unread("why".into()), "failure"),
+    ] {
+        let mut node = Node::with(&with(liveness(probing(10_000, 1))));
+        node.work();
+        for _ in 0..3 {
+            assert_eq!(node.probe(&outcome).len(), 1);
+        }
+        assert!(node.open.is_empty());
+        assert!(
+            node.probe(&failure()).is_empty(),
+            "then it waits for its period"
+        );
+        let said: Vec<_> = node
+            .said()
+            .into_iter()
+            .filter(|s| s.contains("Unhealthy"))
+            .collect();
+        let text =
+            format!("Warning Unhealthy Liveness probe errored and resulted in {state} state: why");
+        assert_eq!(said, [text]);
+        assert!(node.open.is_empty());
     }
-    assert!(node.open.is_empty());
-    assert!(
-        node.probe(&failure()).is_empty(),
-        "then it waits for its period"
-    );
-    let said: Vec<_> = node
-        .said()
-        .into_iter()
-        .filter(|s| s.contains("Unhealthy"))
-        .collect();
-    let text = "Warning Unhealthy Liveness probe errored and resulted in unknown state: no shim";
-    assert_eq!(said, [text]);
-    assert!(node.open.is_empty());
 }
 
 #[test]

@@ -52,8 +52,10 @@ enum Failed {
     Transport(String),
     /// An invalid redirect: the location as written, and why.
     Redirect(String, String),
-    /// A failure of the node itself, or a truncated body.
+    /// A failure of the node itself.
     Own(String),
+    /// A body without its end.
+    Body(String),
 }
 
 pub(super) async fn run(get: &HttpGet, host: &str, timeout: Duration) -> Outcome {
@@ -76,7 +78,8 @@ pub(super) async fn run(get: &HttpGet, host: &str, timeout: Duration) -> Outcome
             Outcome::Failure(format!("Get \"{location}\": {text}"))
         }
         Some(Err(Failed::Own(text))) => Outcome::Error(text),
-        None if place.reading_body => Outcome::Error(
+        Some(Err(Failed::Body(text))) => Outcome::Unread(text),
+        None if place.reading_body => Outcome::Unread(
             "context deadline exceeded (Client.Timeout or context cancellation while reading body)"
                 .to_owned(),
         ),
@@ -103,7 +106,7 @@ pub(super) async fn get(get: &HttpGet, host: &str, dial: Duration) -> Result<(),
         Ok(_) => Ok(()),
         // Data after the status does not matter.
         Err(_) if place.reading_body => Ok(()),
-        Err(Failed::Transport(text) | Failed::Own(text)) => {
+        Err(Failed::Transport(text) | Failed::Own(text) | Failed::Body(text)) => {
             Err(format!("Get \"{}\": {text}", place.url))
         }
         Err(Failed::Redirect(location, text)) => Err(format!("Get \"{location}\": {text}")),
@@ -283,7 +286,7 @@ async fn read(
                 }
             }
             Some(Err(error)) => {
-                return Err(Failed::Own(match words(&error, ends).as_str() {
+                return Err(Failed::Body(match words(&error, ends).as_str() {
                     "EOF" => "unexpected EOF".to_owned(),
                     other => other.to_owned(),
                 }));

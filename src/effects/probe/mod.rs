@@ -38,6 +38,8 @@ pub enum Outcome {
     Failure(String),
     /// The probe could not run, with the reason.
     Error(String),
+    /// The body of an answer by HTTP could not be read, with the reason.
+    Unread(String),
 }
 
 /// The container to probe.
@@ -73,6 +75,7 @@ pub async fn run(handler: &ProbeHandler, timeout_ms: u64, target: &Target) -> Ou
     match outcome {
         Outcome::Failure(text) if asks_pod_ip(handler) => Outcome::Failure(target.explain(text)),
         Outcome::Error(text) if asks_pod_ip(handler) => Outcome::Error(target.explain(text)),
+        Outcome::Unread(text) if asks_pod_ip(handler) => Outcome::Unread(target.explain(text)),
         other => other,
     }
 }

@@ -51,7 +51,7 @@ impl ProbeCounters {
         let result = match outcome {
             Outcome::Success(_) | Outcome::Warning(_) => "successful",
             Outcome::Failure(_) => "failed",
-            Outcome::Error(_) => "unknown",
+            Outcome::Error(_) | Outcome::Unread(_) => "unknown",
         };
         *counts.results.entry(result).or_default() += 1.0;
         if result != "failed" {
