@@ -28,7 +28,7 @@ impl Url {
             host: host.to_owned(),
             port,
             shows_port: true,
-            path: encode(path),
+            path: configured(path),
         }
     }
 
@@ -109,6 +109,39 @@ fn unparsable(location: &str) -> String {
     format!("failed to parse Location header \"{location}\"")
 }
 
+/// The request path of a configured one. As the kubelet does, one that is no valid URL is taken as a plain path, in
+/// which nothing has a meaning.
+fn configured(path: &str) -> String {
+    let (rest, fragment) = path.split_once('#').unwrap_or((path, ""));
+    let plain = rest.split('?').next().unwrap_or_default();
+    let valid = !path.bytes().any(|byte| byte.is_ascii_control());
+    if valid && has_whole_escapes(plain) && has_whole_escapes(fragment) {
+        return encode(path);
+    }
+    let slash = if path.starts_with('/') { "" } else { "/" };
+    let mut encoded = slash.to_owned();
+    for byte in path.bytes() {
+        match byte {
+            // What Go's `url.EscapedPath` leaves as it is.
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' => encoded.push(char::from(byte)),
+            b'-' | b'_' | b'.' | b'~' | b'$' | b'&' | b'+' | b',' | b'/' | b':' | b';' | b'='
+            | b'@' => {
+                encoded.push(char::from(byte));
+            }
+            other => encoded.push_str(&format!("%{other:02X}")),
+        }
+    }
+    encoded
+}
+
+/// Whether two hexadecimal digits follow each `%`.
+fn has_whole_escapes(text: &str) -> bool {
+    text.split('%').skip(1).all(|after| {
+        let digits = after.as_bytes().get(..2);
+        digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+    })
+}
+
 /// Makes a valid request path: no fragment, odd bytes percent-encoded.
 fn encode(path: &str) -> String {
     let path = path.split('#').next().unwrap_or_default();
@@ -159,5 +192,21 @@ mod tests {
             url.to_string(),
             "https://[fd00::1]:443/a%20b/%C3%BC?x=%20%7C"
         );
+    }
+
+    #[test]
+    fn a_path_with_a_broken_escape_is_a_plain_path() {
+        let table = [
+            ("/ok%zz", "/ok%25zz"),
+            ("/ok%4", "/ok%254"),
+            ("/%41%zz?a=b#c", "/%2541%25zz%3Fa=b%23c"),
+            ("ok%", "/ok%25"),
+            ("/a#%z", "/a%23%25z"),
+            ("/a\tb?c", "/a%09b%3Fc"),
+            ("/%41?a=%zz", "/%41?a=%zz"),
+        ];
+        for (written, sent) in table {
+            assert_eq!(Url::new(false, "h", 1, written).path, sent, "{written}");
+        }
     }
 }
