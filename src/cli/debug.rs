@@ -220,13 +220,20 @@ fn wait(
     Err(CliError::new("lost the agent").hint("the container was added: see `coracle describe pod`"))
 }
 
-/// The exit code of a container that has ended. Prints the reason if it could not be started, as its log has none.
+/// The exit code of a container that has ended. Prints the reason if it could not be started, as its log has none; the
+/// code is then that of `exec`.
 fn ended(pod: &Value, name: &str) -> Option<i32> {
     let status = named(&pod["status"]["ephemeralContainerStatuses"], name)?;
     let ended = &status["state"]["terminated"];
     let code = ended["exitCode"].as_i64()?;
     if let (Some("StartError"), Some(why)) = (ended["reason"].as_str(), ended["message"].as_str()) {
         eprintln!("error: container {name} could not be started: {why}");
+        let absent = ["not found in $PATH", "no such file or directory"];
+        return Some(match why.starts_with("exec") {
+            true if absent.iter().any(|text| why.ends_with(text)) => 127,
+            true => 126,
+            false => i32::try_from(code).ok()?,
+        });
     }
     i32::try_from(code).ok()
 }

@@ -366,21 +366,16 @@ fn an_error_names_the_program_that_cannot_be_started() {
     let agent = Agent::start();
     agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
     agent.wait_running("a");
-    let args = [
-        "a",
-        "--image",
-        "busybox:test",
-        "--attach",
-        "--",
-        "nosuchprogram",
-    ];
-    let made = debug(&agent, &args);
-    let error = String::from_utf8_lossy(&made.stderr).into_owned();
-    assert_eq!(made.status.code(), Some(128), "{error}");
-    assert!(
-        error.contains(
-            "could not be started: exec: \"nosuchprogram\": executable file not found in $PATH"
-        ),
-        "{error}"
-    );
+    for (program, why, code) in [
+        ("nosuchprogram", "executable file not found in $PATH", 127),
+        ("/nosuch", "stat /nosuch: no such file or directory", 127),
+        ("/etc/passwd", "permission denied", 126),
+    ] {
+        let args = ["a", "--image", "busybox:test", "--attach", "--", program];
+        let made = debug(&agent, &args);
+        let error = String::from_utf8_lossy(&made.stderr).into_owned();
+        assert_eq!(made.status.code(), Some(code), "{error}");
+        let expected = format!("could not be started: exec: \"{program}\": {why}");
+        assert!(error.contains(&expected), "{error}");
+    }
 }
