@@ -43,6 +43,8 @@ enum End {
     Detached,
     /// What the program writes could not be passed on.
     Unwritten(io::Error),
+    /// The input for the program could not be read.
+    Unread(io::Error),
 }
 
 /// Whether the program gets a terminal, if one is asked for. As with kubectl, input that is not from a terminal goes to a
@@ -93,6 +95,9 @@ pub(super) fn run(client: &Client, request: (&str, &str), manner: Manner) -> Res
     })?;
     match end {
         End::Unwritten(error) => Err(super::cannot_write(&error)),
+        End::Unread(error) => {
+            Err(CliError::new("could not read the standard input").because(error))
+        }
         End::Detached => {
             eprintln!("\ndetached; the container goes on");
             Ok(ExitCode::SUCCESS)
@@ -242,8 +247,10 @@ impl Session {
             if ready.resized {
                 self.resize(wakeups)?;
             }
-            if ready.input && self.forward(&stdin)? {
-                return Ok(End::Detached);
+            if ready.input
+                && let Some(end) = self.forward(&stdin)?
+            {
+                return Ok(end);
             }
         }
     }
@@ -299,27 +306,35 @@ impl Session {
         }
     }
 
-    /// Passes input on; `true` if it detaches.
-    fn forward(&mut self, mut stdin: &File) -> io::Result<bool> {
+    /// Passes input on. It ends the session if it cannot be read, or if it detaches.
+    fn forward(&mut self, mut stdin: &File) -> io::Result<Option<End>> {
         let mut buffer = [0; 16 * 1024];
         let length = match stdin.read(&mut buffer) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(false),
-            other => other?,
+            Ok(length) => length,
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock
+                ) =>
+            {
+                return Ok(None);
+            }
+            Err(error) => return Ok(Some(End::Unread(error))),
         };
         if length == 0 {
             self.stdin_open = false;
             self.send(frame::CLOSE_STDIN, &[])?;
-            return Ok(false);
+            return Ok(None);
         }
         let typed = &buffer[..length];
         match &mut self.keys {
             None => self.send(frame::STDIN, typed)?,
             Some(keys) => match keys.pass(typed) {
                 Some(passed) => self.send(frame::STDIN, &passed)?,
-                None => return Ok(true),
+                None => return Ok(Some(End::Detached)),
             },
         }
-        Ok(false)
+        Ok(None)
     }
 
     fn resize(&mut self, wakeups: &Wakeups) -> io::Result<()> {

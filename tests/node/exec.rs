@@ -199,6 +199,22 @@ fn a_standard_error_that_takes_nothing_changes_no_exit_code() {
 }
 
 #[test]
+fn input_that_cannot_be_read_is_named() {
+    let agent = Agent::start();
+    agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
+    agent.wait_running("a");
+    let output = coracle()
+        .args(["exec", "-i", "a", "--", "cat"])
+        .env("CORACLE_SOCKET", agent.socket())
+        .stdin(fs::File::open("/").expect("opened"))
+        .output()
+        .expect("coracle runs");
+    let error = String::from_utf8_lossy(&output.stderr);
+    let expected = "error: could not read the standard input\n  caused by: Is a directory";
+    assert!(error.starts_with(expected), "{error}");
+}
+
+#[test]
 fn exec_ends_with_its_program_although_a_child_keeps_the_output_open() {
     let agent = Agent::start();
     agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
