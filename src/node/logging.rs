@@ -1,7 +1,7 @@
 //! The agent's log: lines on standard error, or entries with fields if standard error is the journal.
 
 use std::fmt::{self, Write as _};
-use std::io;
+use std::io::{self, Write};
 
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
@@ -27,7 +27,7 @@ pub(super) fn start() {
     let journal = Journal::behind_stderr().map(ToJournal);
     let lines = journal.is_none().then(|| {
         tracing_subscriber::fmt::layer()
-            .with_writer(io::stderr)
+            .with_writer(|| Lines(io::stderr()))
             .with_target(false)
     });
     let _ = tracing_subscriber::registry()
@@ -37,6 +37,32 @@ pub(super) fn start() {
         .try_init();
     if let Err(error) = wanted {
         tracing::warn!("CORACLE_LOG is `{asked}`, which is not a filter ({error}): using `info`");
+    }
+}
+
+/// Writes each entry as one line. Messages quote what containers, images and clients say, and a line break in it must
+/// not begin a line that looks like an entry.
+struct Lines<W>(W);
+
+impl<W: Write> Write for Lines<W> {
+    /// Takes a whole entry with its end of line, as the layer for text writes it.
+    fn write(&mut self, entry: &[u8]) -> io::Result<usize> {
+        let text = entry.strip_suffix(b"\n").unwrap_or(entry);
+        let mut line = Vec::with_capacity(entry.len());
+        for byte in text {
+            match byte {
+                b'\n' => line.extend_from_slice(b"\\n"),
+                b'\r' => line.extend_from_slice(b"\\r"),
+                other => line.push(*other),
+            }
+        }
+        line.extend_from_slice(&entry[text.len()..]);
+        self.0.write_all(&line)?;
+        Ok(entry.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
     }
 }
 
@@ -96,5 +122,44 @@ impl Visit for Fields {
         if !value.is_empty() {
             self.record_debug(field, &format_args!("{value}"));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Written(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Written {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_line_break_in_a_message_begins_no_line() {
+        let written = Written::default();
+        let to = written.clone();
+        let layer = tracing_subscriber::fmt::layer()
+            .with_ansi(false)
+            .without_time()
+            .with_target(false)
+            .with_writer(move || Lines(to.clone()));
+        let subscriber = tracing_subscriber::registry().with(layer);
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::warn!(pod = %"a\nb", "it said: x\r\n ERROR forged");
+            tracing::info!("next");
+        });
+        let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+        let expected = " WARN it said: x\\r\\n ERROR forged pod=a\\nb\n INFO next\n";
+        assert_eq!(text, expected);
     }
 }
