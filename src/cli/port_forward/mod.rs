@@ -10,6 +10,9 @@ use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
+
+use serde_json::Value;
 
 use self::target::{Forward, Target};
 use super::args::PortForwardArgs;
@@ -17,10 +20,16 @@ use super::client::Client;
 use super::copy::send_all;
 use super::error::{CliError, Result};
 use super::{pod_path, put};
+use crate::api::encode;
 use crate::api::port_forward::PROTOCOL;
 
 /// Connections at once; further clients wait in the kernel's queue. The agent carries 96 for all its clients.
 const MAX_CONNECTIONS: usize = 64;
+
+/// Pause before an agent that is away is asked for the pod again.
+const AGAIN: Duration = Duration::from_secs(1);
+
+const LOST: &str = "lost connection to pod";
 
 const BUFFER_BYTES: usize = 16 << 10;
 
@@ -41,11 +50,7 @@ pub(super) fn run(client: &Client, args: &PortForwardArgs) -> Result<ExitCode> {
             "unable to listen on any of the requested ports",
         ));
     }
-    serve(
-        client,
-        &pod_path(&args.namespace.namespace, &target.pod),
-        listeners,
-    )
+    serve(client, &args.namespace.namespace, &target, listeners)
 }
 
 /// The addresses to listen on; the second: whether it may fail while another one works.
@@ -98,7 +103,13 @@ fn listen(addresses: &[(IpAddr, bool)], mut port: Forward) -> Result<Vec<(TcpLis
 }
 
 /// Accepts connections until the pod has gone.
-fn serve(client: &Client, path: &str, listeners: Vec<(TcpListener, Forward)>) -> Result<ExitCode> {
+fn serve(
+    client: &Client,
+    namespace: &str,
+    target: &Target,
+    listeners: Vec<(TcpListener, Forward)>,
+) -> Result<ExitCode> {
+    let path = pod_path(namespace, &target.pod);
     // A place for each connection, given back at its end.
     let (give_back, places) = sync_channel(MAX_CONNECTIONS);
     for _ in 0..MAX_CONNECTIONS {
@@ -117,11 +128,63 @@ fn serve(client: &Client, path: &str, listeners: Vec<(TcpListener, Forward)>) ->
         let places = places.clone();
         spawn(move || accept(&listener, &places, &work))?;
     }
-    drop(fail);
+    let pod = Followed {
+        client: client.clone(),
+        path,
+        watch: format!(
+            "{}?watch=true&fieldSelector=metadata.name%3D{}",
+            pod_path(namespace, ""),
+            encode(&target.pod)
+        ),
+        uid: target.uid(),
+    };
+    spawn(move || {
+        pod.wait_until_gone();
+        let _ = fail.try_send(CliError::new(LOST));
+    })?;
     let error = failure
         .recv()
         .unwrap_or_else(|_| CliError::new("all listeners have ended"));
     Err(error)
+}
+
+/// The pod, to be followed.
+struct Followed {
+    client: Client,
+    path: String,
+    watch: String,
+    uid: Value,
+}
+
+impl Followed {
+    /// Returns when the pod is gone or another has its name. An agent that is away says nothing about the pod.
+    fn wait_until_gone(&self) {
+        while self.watch().is_err() {
+            thread::sleep(AGAIN);
+        }
+    }
+
+    /// Watches the pod until it is gone; fails when the watch ends before.
+    fn watch(&self) -> Result<()> {
+        let changes = self.client.send("GET", &self.watch, None)?;
+        // It may have gone before the watch began.
+        match self.client.get(&self.path) {
+            Ok(pod) if pod["metadata"]["uid"] == self.uid => {}
+            Err(error) if error.exit_code() != 3 => return Err(error),
+            Ok(_) | Err(_) => return Ok(()),
+        }
+        let lost = || CliError::new("lost the agent");
+        for line in changes.body.lines() {
+            let line = line.map_err(|error| lost().because(error))?;
+            let change: Value =
+                serde_json::from_str(&line).map_err(|error| lost().because(error))?;
+            let uid = &change["object"]["metadata"]["uid"];
+            if change["type"] == "DELETED" || uid.is_string() && *uid != self.uid {
+                return Ok(());
+            }
+        }
+        Err(lost())
+    }
 }
 
 fn spawn(work: impl FnOnce() + Send + 'static) -> Result<()> {
@@ -176,7 +239,7 @@ fn accept(listener: &TcpListener, places: &Mutex<Receiver<()>>, work: &Work) {
                     error.in_one_line()
                 );
                 if gone {
-                    let _ = one.fail.try_send(CliError::new("lost connection to pod"));
+                    let _ = one.fail.try_send(CliError::new(LOST));
                 }
             }
             let _ = one.give_back.try_send(());

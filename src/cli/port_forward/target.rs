@@ -57,6 +57,11 @@ impl Target {
         }
     }
 
+    /// The pod's UID.
+    pub(super) fn uid(&self) -> Value {
+        self.shown["metadata"]["uid"].clone()
+    }
+
     /// Parses `REMOTE`, `LOCAL:REMOTE` or `:REMOTE`; the remote port may have a name.
     pub(super) fn forward(&self, text: &str) -> Result<Forward> {
         let (local, remote) = match text.split_once(':') {
