@@ -194,13 +194,9 @@ fn ten_kibibytes_of_a_body_are_read() {
 }
 
 #[test]
-fn an_answer_may_have_as_many_headers_as_fit() {
-    for header in ["X-A: 1\r\n", "x:\r\n"] {
-        let port = always(&response(
-            "200 OK",
-            &header.repeat(60_000 / header.len()),
-            "hm",
-        ));
+fn an_answer_may_have_thousands_of_headers() {
+    for (header, count) in [("X-Padded: 12345\r\n", 3500), ("x:\r\n", 4000)] {
+        let port = always(&response("200 OK", &header.repeat(count), "hm"));
         assert_eq!(fetch(get(port), 2000), success("hm"));
     }
 }
