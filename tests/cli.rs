@@ -450,8 +450,16 @@ fn a_saved_archive_that_is_cut_off_leaves_the_old_one() {
     std::fs::remove_dir_all(dir).expect("removed");
 }
 
+/// Has what a test starts heed SIGINT, which a job in the background of a script ignores, and so do its children.
+fn heed_interrupts() {
+    use nix::sys::signal::{SigHandler, Signal, signal};
+    // SAFETY: there is no handler, only the default action.
+    unsafe { signal(Signal::SIGINT, SigHandler::SigDfl) }.expect("a valid signal");
+}
+
 #[test]
 fn an_interrupted_save_leaves_nothing() {
+    heed_interrupts();
     let (done, wait) = std::sync::mpsc::channel::<()>();
     let (dir, agent) = saving_agent("interrupted", move |_stream| {
         let _ = wait.recv();

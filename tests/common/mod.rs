@@ -44,6 +44,13 @@ pub const NEVER_SHORT: &str = "kind: KubeletConfiguration\napiVersion: kubelet.c
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
+/// Has what a test starts heed SIGINT, which a job in the background of a script ignores, and so do its children.
+pub fn heed_interrupts() {
+    use nix::sys::signal::{SigHandler, Signal, signal};
+    // SAFETY: there is no handler, only the default action.
+    unsafe { signal(Signal::SIGINT, SigHandler::SigDfl) }.expect("a valid signal");
+}
+
 /// The program under test.
 pub fn coracle() -> Command {
     Command::new(env!("CARGO_BIN_EXE_coracle"))

@@ -228,6 +228,7 @@ fn a_client_may_stop_waiting_and_the_drain_goes_on() {
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
+    common::heed_interrupts();
     let mut waiting = drain(&agent, &[]);
     let mut lines = BufReader::new(waiting.stdout.take().expect("piped")).lines();
     assert!(

@@ -213,6 +213,7 @@ fn pull_secrets_of_a_pod_or_its_service_account_are_tried_in_turn() {
 
 #[test]
 fn what_has_arrived_survives_ctrl_c_and_the_agent() {
+    common::heed_interrupts();
     let agent = Agent::start_with(&[]);
     let registry = Registry::start(&agent);
     let name = registry.name();

@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
+use std::ops::Bound;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{PermissionsExt, lchown};
 use std::path::{Path, PathBuf};
@@ -29,39 +30,58 @@ use crate::types::InOrder;
 /// an owner or mode of their own, like `/tmp` and `/home/user`, lie there.
 const MAX_DIRECTORIES: usize = 1000;
 
+/// The maximum of their names while a layer is unpacked.
+const MAX_HELD_BYTES: usize = 8 << 20;
+
 /// The maximum of their names in a layer's record.
 const MAX_BYTES: usize = 256 << 10;
 
 /// The directories that a layer implies, collected while it is unpacked. The layer's root is the empty path.
 #[derive(Debug)]
-pub(super) struct Implied(BTreeSet<PathBuf>);
+pub(super) struct Implied {
+    paths: BTreeSet<PathBuf>,
+    /// The length of all paths that were added.
+    bytes: usize,
+}
 
 impl Implied {
     /// Of a layer without entries.
     pub(super) fn new() -> Self {
-        Self(BTreeSet::from([PathBuf::new()]))
+        Self {
+            paths: BTreeSet::from([PathBuf::new()]),
+            bytes: 0,
+        }
     }
 
-    /// A directory was made because something lies in it.
+    /// A directory was made because something lies in it. Hostile layers have long paths, each of which implies many: what
+    /// is too much counts as if it had an entry.
     pub(super) fn made(&mut self, path: PathBuf) {
-        self.0.insert(path);
+        self.bytes = self.bytes.saturating_add(path.as_os_str().len());
+        if self.bytes <= MAX_HELD_BYTES {
+            self.paths.insert(path);
+        }
     }
 
     /// The directory has an entry.
     pub(super) fn has_entry(&mut self, path: &Path) {
-        self.0.remove(path);
+        self.paths.remove(path);
     }
 
     /// The directory is gone, with those in it.
     pub(super) fn gone(&mut self, path: &Path) {
-        self.0.retain(|other| !other.starts_with(path));
+        let from = (Bound::Included(path), Bound::Unbounded);
+        let below = self.paths.range::<Path, _>(from);
+        let below = below.take_while(|other| other.starts_with(path));
+        for other in below.cloned().collect::<Vec<PathBuf>>() {
+            self.paths.remove(&other);
+        }
     }
 
     /// Those to keep in the layer's record.
     pub(super) fn kept(self) -> Vec<String> {
         let mut left = MAX_BYTES;
         let paths = self
-            .0
+            .paths
             .into_iter()
             .filter_map(|path| path.to_str().map(str::to_owned));
         let mut paths: Vec<String> = shallowest(paths);

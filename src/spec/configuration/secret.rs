@@ -129,8 +129,9 @@ fn is_hidden(value: &[u8]) -> bool {
     value.len() > 2 && value.iter().all(|byte| *byte == b'*')
 }
 
-/// The Secret with the type that it has by default.
+/// The Secret with the type that it has by default. What was written as text is in `data`.
 fn typed(mut secret: core::Secret) -> core::Secret {
+    secret.string_data = None;
     let kind = secret.type_.get_or_insert_default();
     if kind.is_empty() {
         "Opaque".clone_into(kind);
