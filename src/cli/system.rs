@@ -55,7 +55,7 @@ struct Used(Vec<Kind>);
 impl Used {
     fn ask(client: &Client) -> Result<Self> {
         let summary = client.get("/stats/summary")?;
-        let volumes = client.get("/coracle/v1/volumes")?;
+        let volumes = client.json("GET", "/coracle/v1/volumes", None)?;
         let images = client.get("/coracle/v1/images")?;
         let pruned = ask_to_prune(client, true, true)?;
         Ok(Self::of(&summary, &volumes, &images, &pruned))

@@ -26,7 +26,8 @@ pub(super) fn run(client: &Client, command: VolumeCommand) -> Result<ExitCode> {
 }
 
 fn list(client: &Client, json: bool) -> Result<ExitCode> {
-    let answer = client.get(PATH)?;
+    // Their files are counted first.
+    let answer = client.json("GET", PATH, None)?;
     if json {
         put(format!("{answer}\n").as_bytes())?;
         return Ok(ExitCode::SUCCESS);

@@ -139,9 +139,18 @@ impl ImageStore {
     }
 
     /// Removes these images with their names, except preloaded ones, and what damaged images leave unless they are in use.
-    pub fn discard(&self, ids: &[String], in_use: &BTreeSet<String>) -> Result<Pruned, ImageError> {
+    /// `short`: the disk is short, and downloads that rest go, too.
+    pub fn discard(
+        &self,
+        ids: &[String],
+        in_use: &BTreeSet<String>,
+        short: bool,
+    ) -> Result<Pruned, ImageError> {
         let _lock = self.lock()?;
-        self.collect_downloads(IDLE_UNDER_PRESSURE_SECONDS);
+        self.collect_downloads(match short {
+            true => IDLE_UNDER_PRESSURE_SECONDS,
+            false => IDLE_SECONDS,
+        });
         self.remove_damaged(in_use)?;
         let preloaded = preload::ids(self)?;
         let records = self.readable_records()?.into_iter();
@@ -231,13 +240,12 @@ impl ImageStore {
 
     /// Removes layers and blobs that no record refers to. The caller holds the lock.
     pub(super) fn collect(&self) -> Result<(), ImageError> {
-        self.collect_except(BTreeSet::new())
+        self.collect_except(registry::layers_in_need(self))
     }
 
     /// The same, but these layers stay. While a record cannot be read everything does: containers may run on its layers.
     pub(super) fn collect_except(&self, spared: BTreeSet<OsString>) -> Result<(), ImageError> {
         let mut layers = spared;
-        layers.extend(registry::layers_in_need(self));
         let mut blobs: BTreeSet<OsString> = BTreeSet::new();
         let mut directories: BTreeSet<OsString> = BTreeSet::new();
         let Ok(records) = self.records() else {
@@ -245,9 +253,8 @@ impl ImageStore {
         };
         for record in records {
             blobs.insert(digest::hex(&record.id).into());
-            if record.directories.is_some() {
-                directories.insert(digest::hex(&record.id).into());
-            }
+            // An earlier version may have written the record again, without it.
+            directories.insert(digest::hex(&record.id).into());
             blobs.extend(record.digests.iter().map(|d| digest::hex(d).into()));
             layers.extend(record.layers.iter().map(|l| digest::hex(l).into()));
         }

@@ -303,8 +303,8 @@ impl ImageStore {
             .iter()
             .rev()
             .filter(|layer| seen.insert(*layer));
-        let additional = record.directories.iter();
-        let additional = additional.map(|_| self.directories_dir(id));
+        // Also if an earlier version has written the record again, without its mark.
+        let additional = Some(self.directories_dir(id)).filter(|folder| folder.exists());
         Some(Image {
             names: references
                 .iter()
@@ -315,6 +315,7 @@ impl ImageStore {
             size_bytes: record.size_bytes,
             created,
             layers: additional
+                .into_iter()
                 .chain(layers.map(|layer| self.layer_dir(layer).join("diff")))
                 .collect(),
             config: file.into_config(),

@@ -2,7 +2,7 @@
 //! the boot (`coracle help black-box`). `plan/black_box.rs` decides when it is written and what makes room; nothing of it
 //! is in memory but what waits to be written.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ pub(super) struct BlackBox {
 struct Job {
     entry: Entry,
     logs: Option<PathBuf>,
-    secrets: Secrets,
+    secrets: Arc<Secrets>,
 }
 
 impl BlackBox {
@@ -192,6 +192,8 @@ impl Node {
         }
         let layout = &self.tools.config.layout;
         let kept = Former::load(layout);
+        // They take memory, and a pod may have many entries.
+        let mut known: BTreeMap<PodUid, Arc<Secrets>> = BTreeMap::new();
         let job = |entry: Entry| {
             let uid = PodUid::from(entry.uid.as_str());
             let key = entry.pod.split_once('/').unwrap_or_default();
@@ -201,9 +203,15 @@ impl Node {
                 // A pod that is gone may have had Secrets that are not known any more.
                 logs: (spec.is_some() && !entry.container.is_empty()).then_some(logs),
                 entry,
-                secrets: spec
-                    .map(|spec| self.secrets_of(spec, &kept))
-                    .unwrap_or_default(),
+                secrets: match (spec, known.get(&uid)) {
+                    (None, _) => Arc::default(),
+                    (Some(_), Some(secrets)) => Arc::clone(secrets),
+                    (Some(spec), None) => {
+                        let secrets = Arc::new(self.secrets_of(spec, &kept));
+                        known.insert(uid, Arc::clone(&secrets));
+                        secrets
+                    }
+                },
             }
         };
         entries.into_iter().map(job).gather()
@@ -319,7 +327,7 @@ mod tests {
             vec![Job {
                 entry,
                 logs: None,
-                secrets: Secrets::default(),
+                secrets: Arc::default(),
             }]
         };
         let left = write(&path, jobs(), false);

@@ -437,3 +437,23 @@ fn files_below_a_symlink_of_a_lower_layer_are_where_it_leads_to() {
     let other = Room::new("moved-again");
     assert_eq!(other.image(&saved).id, image.id);
 }
+
+#[test]
+fn symlinks_over_symlinks_stay_hidden_and_an_image_of_them_is_imported() {
+    let room = Room::new("chains");
+    let base = Layer::default()
+        .link(EntryType::Symlink, "bin", "usr/bin")
+        .link(EntryType::Symlink, "z", "/bin/sub")
+        .dir("usr/bin")
+        .file("usr/bin/sh", b"")
+        .tar();
+    let top = Layer::default()
+        .file("bin/sub/tool", b"")
+        .file("z/x", b"")
+        .tar();
+    let image = room.image(&room.write("a.tar", &docker_archive(&[base, top])));
+    let merged = Merged::of(&room, &image.layers);
+    for name in ["bin/sh", "usr/bin/sub/tool", "z/x"] {
+        assert!(merged.0.join(name).is_file(), "{name}");
+    }
+}

@@ -259,7 +259,9 @@ fn add_use(client: &Client, items: &mut [(Resource, Value)]) {
     if !items.iter().any(is_claim) {
         return;
     }
-    let answer = client.get("/coracle/v1/volumes").unwrap_or_default();
+    let answer = client
+        .json("GET", "/coracle/v1/volumes", None)
+        .unwrap_or_default();
     let volumes = Vec::<VolumeRow>::deserialize(&answer["items"]).unwrap_or_default();
     for (_, item) in items.iter_mut().filter(|item| is_claim(item)) {
         let metadata = &item["metadata"];

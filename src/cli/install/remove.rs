@@ -2,6 +2,7 @@
 //! unless purged.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -106,7 +107,12 @@ fn live_shims(layout: &Layout) -> Vec<String> {
     let entries = fs::read_dir(layout.pods_run_dir()).into_iter().flatten();
     entries
         .flatten()
-        .filter(|entry| unix_socket::connect(&entry.path().join("shim.sock")).is_ok())
+        .filter(|entry| {
+            let absent = [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused];
+            let connected = unix_socket::connect(&entry.path().join("shim.sock"));
+            // One that hangs is there.
+            !connected.is_err_and(|why| absent.contains(&why.kind()))
+        })
         .map(|entry| entry.file_name().to_string_lossy().into_owned())
         .collect()
 }

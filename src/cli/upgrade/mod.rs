@@ -226,6 +226,15 @@ fn present(client: &Client, state: &State) -> Result<(PathBuf, serde_json::Value
         )
         .hint("start it, or use `install --now` of the new program"));
     };
+    let later = State::below(&directories::find_without_answer(client).layout.root);
+    if later.0 != state.0 {
+        eprintln!(
+            "warning: after a power cut this trial would be looked for in `{}`: have the line that starts \
+             `coracle.former upgrade --watch` say `--state {}`",
+            later.0.display(),
+            state.0.display()
+        );
+    }
     let exe = format!("/proc/{agent}/exe");
     let program = fs::read_link(&exe).map_err(|e| record::failed("read", Path::new(&exe), &e))?;
     if !host::runs(agent, &program) {

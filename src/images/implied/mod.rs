@@ -132,6 +132,9 @@ pub(super) fn make_layer(parts: &[Part], folder: &Path) -> io::Result<Option<Str
     let mut layer = Additional::default();
     let mut moved: Vec<PathBuf> = Vec::new();
     for path in shallowest(implied.into_iter().cloned()) {
+        if stack.step(0) {
+            break;
+        }
         let path = PathBuf::from(path);
         if moved.iter().any(|symlink| path.starts_with(symlink)) {
             continue;
@@ -139,7 +142,8 @@ pub(super) fn make_layer(parts: &[Part], folder: &Path) -> io::Result<Option<Str
         match stack.shown(&path)? {
             Shown::Nothing => {}
             Shown::Directory(found) => {
-                if found.differs() {
+                let covered = |path: &Path| layer.links.contains_key(path);
+                if found.differs() && !path.ancestors().any(covered) {
                     layer.parents(&stack, &path)?;
                     layer.directories.insert(path, found.meant);
                 }

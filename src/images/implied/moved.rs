@@ -1,7 +1,9 @@
 //! Files that a layer has below a symlink of a lower one.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
+use std::ops::Bound;
 use std::os::fd::OwnedFd;
 use std::path::{Component, Path, PathBuf};
 
@@ -23,9 +25,12 @@ impl Additional {
         let Some(target) = target_of(path, &symlink.target) else {
             return Ok(());
         };
-        let Shown::Directory(_) = stack.shown(&target)? else {
-            return Ok(());
-        };
+        for part in target.ancestors() {
+            let is_directory = matches!(stack.shown(part)?, Shown::Directory(_));
+            if !is_directory || self.links.contains_key(part) {
+                return Ok(());
+            }
+        }
         let mut next = self.clone();
         for layer in symlink.above.iter().rev() {
             if !next.bring(stack, (*layer, path), &target)? {
@@ -52,7 +57,7 @@ impl Additional {
                 let entry = entry?;
                 let below = folder.join(entry.file_name());
                 let to = target.join(&below);
-                if self.links.len() + self.directories.len() >= MAX_LINKS {
+                if stack.step(1) || self.links.len() + self.directories.len() >= MAX_LINKS {
                     return Ok(false);
                 }
                 let is_covered = stack.is_covered(layer, &to)?;
@@ -82,13 +87,22 @@ impl Additional {
 
     /// Has `path` as another name of a file, in place of what it has there.
     fn link(&mut self, path: PathBuf, of: PathBuf) {
-        if self.directories.contains_key(&path) {
-            self.directories
-                .retain(|other, _| !other.starts_with(&path));
-            self.links.retain(|other, _| !other.starts_with(&path));
+        for other in below(&self.directories, &path) {
+            self.directories.remove(&other);
+        }
+        for other in below(&self.links, &path) {
+            self.links.remove(&other);
         }
         self.links.insert(path, of);
     }
+}
+
+/// The paths that are this one or below it.
+fn below<T>(map: &BTreeMap<PathBuf, T>, path: &Path) -> Vec<PathBuf> {
+    let from = (Bound::Included(path), Bound::Unbounded);
+    let paths = map.range::<Path, _>(from).map(|(other, _)| other);
+    let paths = paths.take_while(|other| other.starts_with(path)).cloned();
+    paths.collect()
 }
 
 /// Where a symlink at `path` leads to in the image, by its names alone; `None` if that is no other place.

@@ -1,5 +1,6 @@
 //! The layers of an image, and what they show together.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::File;
@@ -53,8 +54,15 @@ pub(super) enum Shown {
     Hidden(Symlink),
 }
 
+/// So many directories are looked at for an image; what is beyond stays as its layers have it. It is under the store's
+/// lock, and hostile images could make it endless.
+const MAX_STEPS: u32 = 200_000;
+
 /// The layers of an image, topmost first.
-pub(super) struct Stack<'a>(Vec<Layer<'a>>);
+pub(super) struct Stack<'a> {
+    layers: Vec<Layer<'a>>,
+    steps: Cell<u32>,
+}
 
 struct Layer<'a> {
     part: &'a Part,
@@ -86,23 +94,38 @@ impl<'a> Stack<'a> {
                 implied: part.implied.iter().map(Path::new).collect(),
             })
         });
-        layers.collect::<io::Result<_>>().map(Self)
+        Ok(Self {
+            layers: layers.collect::<io::Result<_>>()?,
+            steps: Cell::new(0),
+        })
+    }
+
+    /// Counts so many steps; whether there were too many by now.
+    pub(super) fn step(&self, steps: usize) -> bool {
+        let steps = u32::try_from(steps).unwrap_or(u32::MAX);
+        self.steps.set(self.steps.get().saturating_add(steps));
+        self.steps.get() > MAX_STEPS
+    }
+
+    fn at(&self, layer: &Layer<'_>, path: &Path) -> io::Result<Found> {
+        self.step(1 + path.components().count());
+        layer.at(path)
     }
 
     /// Where a path of a layer is on the node.
     pub(super) fn place(&self, layer: usize, path: &Path) -> PathBuf {
-        self.0[layer].part.root.join(path)
+        self.layers[layer].part.root.join(path)
     }
 
     /// Whether a layer has a directory at the path without an entry for it.
     pub(super) fn is_implied(&self, layer: usize, path: &Path) -> bool {
-        self.0[layer].implied.contains(path)
+        self.layers[layer].implied.contains(path)
     }
 
     /// Whether a layer above this one has anything at the path, or hides what lower layers have there.
     pub(super) fn is_covered(&self, layer: usize, path: &Path) -> io::Result<bool> {
-        for above in &self.0[..layer] {
-            let found = above.at(path)?;
+        for above in &self.layers[..layer] {
+            let found = self.at(above, path)?;
             if found.hides_lower || !matches!(found.what, What::Nothing) {
                 return Ok(true);
             }
@@ -114,8 +137,8 @@ impl<'a> Stack<'a> {
     pub(super) fn shown(&self, path: &Path) -> io::Result<Shown> {
         let mut shown = None;
         let mut above = Vec::new();
-        for (number, layer) in self.0.iter().enumerate() {
-            let found = layer.at(path)?;
+        for (number, layer) in self.layers.iter().enumerate() {
+            let found = self.at(layer, path)?;
             match found.what {
                 What::Nothing => {}
                 What::Symlink(target) if !above.is_empty() => {

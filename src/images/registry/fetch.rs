@@ -267,7 +267,11 @@ fn unchanged(
         Ok(answer) => answer,
         // The full request would wait as long once more.
         Err(why @ FetchError::Busy { .. }) => return Err(why),
-        Err(why) if clock::now().duration_since(asked) > LONG => return Err(why),
+        Err(why @ (FetchError::Connection { .. } | FetchError::Slow { .. }))
+            if clock::now().duration_since(asked) > LONG =>
+        {
+            return Err(why);
+        }
         // Not every registry answers it; the full request reports what is wrong.
         Err(_) => return Ok(None),
     };

@@ -104,13 +104,14 @@ impl Node {
     pub(super) fn discard(
         &self,
         goal: Goal,
+        short: bool,
     ) -> impl Future<Output = Result<Removed, String>> + use<> {
         let policy = self.tools.sandboxes.settings.now().image_gc;
         let running = self.images_kept();
         let wanted = self.images_named();
         let (known, images) = (self.pressure.images.clone(), self.tools.images.clone());
         async move {
-            let work = move || remove(&images, &known, (running, &wanted), (&policy, goal));
+            let work = move || remove(&images, &known, (running, &wanted), (&policy, goal, short));
             let removed = unblock_cleaning(work).await;
             removed.map_err(|error| crate::chain(&error))
         }
@@ -122,7 +123,7 @@ fn remove(
     store: &ImageStore,
     known: &Known,
     (mut used, wanted): (BTreeSet<String>, &BTreeSet<String>),
-    (policy, goal): (&ImagePolicy, Goal),
+    (policy, goal, short): (&ImagePolicy, Goal, bool),
 ) -> Result<Removed, ImageError> {
     for name in wanted {
         // What cannot be looked up is no image that could be removed by that name.
@@ -137,7 +138,7 @@ fn remove(
         return Ok(Removed::default());
     }
     // Abandoned downloads go with them, and also where no image can.
-    let removed = store.discard(&ids, &used)?;
+    let removed = store.discard(&ids, &used, short)?;
     for id in &removed.deleted {
         let image = images.iter().find(|image| image.id == *id);
         let names = image.map(|image| image.names.join(", "));

@@ -221,7 +221,7 @@ impl Node {
                 cleaning.remove_volumes(uid, &self.tools.sandboxes)
             })
             .collect();
-        let images = images.then(|| self.discard(Goal::All));
+        let images = images.then(|| self.discard(Goal::All, true));
         let inputs = self.tools.inputs.clone();
         super::spawn(async move {
             for volume in volumes {
@@ -241,7 +241,8 @@ impl Node {
     }
 
     fn collect(&mut self, goal: Goal, space: Space) {
-        let images = self.discard(goal);
+        // An image that does not fit keeps its download.
+        let images = self.discard(goal, goal != Goal::All);
         let inputs = self.tools.inputs.clone();
         super::spawn(async move {
             let removed = images.await;

@@ -420,12 +420,6 @@ impl Tools {
         let pulled = self
             .pull(std::future::pending(), request, Some(logins), on_progress)
             .await;
-        if pulled
-            .as_ref()
-            .is_err_and(|why| why.cause() == Cause::NoSpace)
-        {
-            self.tell_lack_of_room().await;
-        }
         match &pulled {
             Ok(_) => self.note_fit(wanted.name),
             // One that fails before anything is written costs nothing.
@@ -433,6 +427,11 @@ impl Tools {
                 self.note_unfit(wanted.name, crate::chain(why)).await;
             }
             Err(_) => {}
+        }
+        // Once it is known how much room there was before.
+        let lacks_room = |why: &ImageError| why.cause() == Cause::NoSpace;
+        if pulled.as_ref().is_err_and(lacks_room) {
+            self.tell_lack_of_room().await;
         }
         let id = pulled.map(|pulled| pulled.id().to_owned());
         id.map_err(|why| PullFailure {

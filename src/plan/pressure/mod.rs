@@ -275,10 +275,7 @@ fn cleanup_ends(state: &NodeState) -> Option<Time> {
 /// Whether there is anything to watch.
 fn watches(state: &NodeState) -> bool {
     let policy = &state.pressure.policy;
-    !policy.thresholds.is_empty()
-        || policy.images.is_some()
-        || state.pressure.lacks_room
-        || has_limits(state)
+    !policy.thresholds.is_empty() || policy.images.is_some() || has_limits(state)
 }
 
 fn has_limits(state: &NodeState) -> bool {
@@ -535,7 +532,10 @@ impl Pressure {
     /// unused images would stay, and the image would never fit. A kubelet unpacks it, is short of disk then, and removes
     /// them.
     pub(super) fn image_lacks_room(&mut self, now: Time) {
-        self.lacks_room = true;
+        // Where nothing else may remove images, this does not, either.
+        let thresholds = &self.policy.thresholds;
+        let of_disk = |one: &Threshold| one.signal.condition() == Condition::Disk;
+        self.lacks_room = self.policy.images.is_some() || thresholds.iter().any(of_disk);
         self.alarmed(now);
     }
 
