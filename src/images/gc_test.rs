@@ -74,7 +74,7 @@ fn images_are_removed_beside_a_damaged_record_whose_layers_stay_while_it_is_in_u
     assert_eq!(pruned.deleted, [a]);
     assert_eq!(layers(&store), 2, "those of the other image are not known");
     // Nothing runs on it any more.
-    store.discard(&[], &BTreeSet::new()).unwrap();
+    store.discard(&[], &BTreeSet::new(), true).unwrap();
     assert_eq!(layers(&store), 0);
     assert!(!store.record_path(&id).exists() && !store.reference_path(B).exists());
 }
@@ -134,7 +134,7 @@ fn a_record_that_cannot_be_read_now_is_not_removed() {
     // As a disk that fails may answer.
     fs::remove_file(store.record_path(&id)).unwrap();
     fs::create_dir(store.record_path(&id)).unwrap();
-    store.discard(&[], &BTreeSet::new()).unwrap();
+    store.discard(&[], &BTreeSet::new(), true).unwrap();
     assert!(store.record_path(&id).exists());
     assert_eq!(layers(&store), 2);
 }

@@ -190,7 +190,8 @@ mod tests {
                 min_age_ms: 0,
                 max_age_ms: 0,
             };
-            let removed = remove(&store, &Known::default(), nothing, (&policy, goal)).unwrap();
+            let removed =
+                remove(&store, &Known::default(), nothing, (&policy, goal, true)).unwrap();
             assert_eq!(removed.images, 0);
             assert_eq!(old.exists(), stays, "{goal:?}");
             assert!(new.exists(), "{goal:?}");
