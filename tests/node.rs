@@ -105,6 +105,8 @@ mod pull;
 mod pull_credentials;
 #[path = "node/pull_policy.rs"]
 mod pull_policy;
+#[path = "node/pull_room.rs"]
+mod pull_room;
 #[path = "node/registry.rs"]
 mod registry;
 #[path = "node/report.rs"]

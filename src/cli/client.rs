@@ -19,7 +19,7 @@ const MAX_LINE: u64 = 16 * 1024;
 /// How long the agent may take to answer a look, for each read. It answers at once unless it hangs.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The same where there is a way without an answer.
+/// The same for callers that can do without an answer.
 pub(super) const SOON: Duration = Duration::from_secs(5);
 
 /// Patience with an agent that reads files, which may be on a slow disk.

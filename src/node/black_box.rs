@@ -192,7 +192,7 @@ impl Node {
         }
         let layout = &self.tools.config.layout;
         let kept = Former::load(layout);
-        // They take memory, and a pod may have many entries.
+        // Prepared once for each pod: they take memory, and a pod may have many entries.
         let mut known: BTreeMap<PodUid, Arc<Secrets>> = BTreeMap::new();
         let job = |entry: Entry| {
             let uid = PodUid::from(entry.uid.as_str());

@@ -386,7 +386,7 @@ impl Node {
                 message: retry::idle(pod, container.as_deref()),
             });
         }
-        // Whoever asks may know why an image fits by now.
+        // Also for an image that did not fit on the disk.
         let _ = self.tools.room_made_for_images();
         let event = Event::Pod {
             uid: uid.clone(),

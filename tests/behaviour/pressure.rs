@@ -169,7 +169,7 @@ fn a_node_without_thresholds_and_limits_is_not_observed() {
 
 #[test]
 fn unused_images_are_removed_for_one_that_does_not_fit_but_not_again_and_again() {
-    // Not where nothing watches the disk.
+    // Nothing is done where the disk is not watched.
     let mut unwatched = node(policy(&[]), &[named("a", 0)]);
     unwatched.tell(Event::Node(NodeFact::ImageLacksRoom));
     assert_eq!(step(&unwatched), Step::Rest);

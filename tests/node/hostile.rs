@@ -102,6 +102,26 @@ pub(super) fn archive(
     save(agent, name, config, &[layer])
 }
 
+/// A layer of directories (paths that end in `/`) and files: path, mode, owner, content.
+pub(super) fn layer(entries: &[(&str, u32, u64, &[u8])]) -> Vec<u8> {
+    let mut layer = tar::Builder::new(Vec::new());
+    for (path, mode, owner, data) in entries {
+        let mut header = tar::Header::new_ustar();
+        if path.ends_with('/') {
+            header.set_entry_type(tar::EntryType::Directory);
+        }
+        header.set_size(data.len() as u64);
+        header.set_mode(*mode);
+        header.set_uid(*owner);
+        header.set_gid(*owner);
+        header.set_mtime(0);
+        layer
+            .append_data(&mut header, path, *data)
+            .expect("into memory");
+    }
+    layer.into_inner().expect("into memory")
+}
+
 /// An archive of an image `<name>:1` with these layers, lowest first.
 pub(super) fn save(agent: &Agent, name: &str, config: Value, layers: &[Vec<u8>]) -> String {
     let id = |layer: &Vec<u8>| {

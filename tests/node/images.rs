@@ -485,27 +485,15 @@ fn a_repair_imports_preloaded_archives_again() {
 #[test]
 fn directories_of_lower_layers_keep_their_owners_under_files_of_upper_ones() {
     let agent = Agent::start();
-    let add = |tar: &mut tar::Builder<Vec<u8>>, path: &str, mode: u32, owner: u64, data: &[u8]| {
-        let mut header = tar::Header::new_ustar();
-        if path.ends_with('/') {
-            header.set_entry_type(tar::EntryType::Directory);
-        }
-        header.set_size(data.len() as u64);
-        header.set_mode(mode);
-        header.set_uid(owner);
-        header.set_gid(owner);
-        header.set_mtime(0);
-        tar.append_data(&mut header, path, data)
-            .expect("into memory");
-    };
     let busybox = fs::read("/bin/busybox").expect("package busybox-static");
-    let (mut lower, mut upper) = (tar::Builder::new(Vec::new()), tar::Builder::new(Vec::new()));
-    add(&mut lower, "./", 0o755, 7, b"");
-    add(&mut lower, "bin/sh", 0o755, 0, &busybox);
-    add(&mut lower, "bin/stat", 0o755, 0, &busybox);
-    add(&mut lower, "home/user/", 0o700, 1000, b"");
-    add(&mut upper, "home/user/app", 0o644, 0, b"");
-    let layers = [lower, upper].map(|tar| tar.into_inner().expect("into memory"));
+    let lower = super::hostile::layer(&[
+        ("./", 0o755, 7, b""),
+        ("bin/sh", 0o755, 0, &busybox),
+        ("bin/stat", 0o755, 0, &busybox),
+        ("home/user/", 0o700, 1000, b""),
+    ]);
+    let upper = super::hostile::layer(&[("home/user/app", 0o644, 0, b"")]);
+    let layers = [lower, upper];
     let config = serde_json::json!({"User": "1000:1000"});
     let image = super::hostile::save(&agent, "homes", config, &layers);
     agent.ok(&["image", "import", &image]);

@@ -414,30 +414,6 @@ fn pulls_take_turns_and_too_many_at_once_wait_for_their_back_off() {
 }
 
 #[test]
-fn pods_with_a_stored_image_wait_once_for_a_registry_that_is_away() {
-    let agent = Agent::start_with(&[]);
-    let registry = Registry::start(&agent);
-    let name = registry.name();
-    agent.ok(&["image", "pull", &name]);
-    registry.proxy.reset();
-    registry.proxy.rule(|ask| {
-        if ask.path.contains("/manifests/") && ask.earlier == 0 {
-            // Until the others are in the queue.
-            std::thread::sleep(Duration::from_secs(3));
-        }
-        Deed::Answer(500, vec![], b"{}".to_vec())
-    });
-    let text = ["a", "b", "c"].map(|pod_name| pod(pod_name, &name, "Always"));
-    agent.write("all.yaml", &text.join("\n---\n"));
-    for pod_name in ["a", "b", "c"] {
-        agent.wait_running(pod_name);
-    }
-    let asked = registry.proxy.asked();
-    let asked = asked.iter().filter(|ask| ask.path.contains("/manifests/"));
-    assert_eq!(asked.count(), 2, "a HEAD and a GET for the first of them");
-}
-
-#[test]
 fn a_pod_that_goes_does_not_wait_for_its_pull() {
     let agent = Agent::start_with(&[]);
     let registry = Registry::start(&agent);
@@ -601,48 +577,4 @@ fn a_repair_downloads_only_the_layers_whose_contents_are_damaged() {
         error.contains(&format!("`coracle image pull {name}`")),
         "{said}"
     );
-}
-
-#[test]
-fn unused_images_make_room_for_one_that_a_pod_needs() {
-    let agent = Agent::prepare(std::sync::Arc::new(common::netns::Netns::new()), &[], None);
-    let settings = "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nimageMinimumGCAge: 1s\n\
-                    evictionHard: {imagefs.available: 15%}\n";
-    fs::write(agent.root.join("config.d/50-images.conf"), settings).expect("written");
-    let store = agent.root.join("root/images");
-    super::upgrade::sized(&store, 100 << 20, nix::mount::MsFlags::empty());
-    agent.launch();
-    let registry = Registry::start(&agent);
-    let mut seed = 1_u64;
-    let noise: Vec<u8> = std::iter::repeat_with(|| {
-        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        seed.to_le_bytes()[7]
-    })
-    .take(30 << 20)
-    .collect();
-    let busybox = fs::read("/bin/busybox").expect("package busybox-static");
-    for (name, content) in [("old", &noise[1..]), ("new", &noise[..])] {
-        let mut layer = tar::Builder::new(Vec::new());
-        for (path, data) in [("bin/sh", &busybox[..]), ("noise", content)] {
-            let mut header = tar::Header::new_ustar();
-            header.set_size(data.len() as u64);
-            header.set_mode(0o755);
-            header.set_uid(0);
-            header.set_gid(0);
-            header.set_mtime(0);
-            layer
-                .append_data(&mut header, path, data)
-                .expect("into memory");
-        }
-        let layer = layer.into_inner().expect("into memory");
-        let archive = super::hostile::save(&agent, name, serde_json::json!({}), &[layer]);
-        registry.copy(&format!("docker-archive:{archive}"), &format!("{name}:1"));
-    }
-    let image = |name: &str| format!("{}/{name}:1", registry.proxy.address);
-    agent.ok(&["image", "pull", "--quiet", &image("old")]);
-    let pod = shell_pod("a", "while :; do read x </dev/zero; done", "", "");
-    agent.write("a.yaml", &pod.replace("busybox:test", &image("new")));
-    agent.wait_running("a");
-    let images = agent.ok(&["image", "ls"]);
-    assert!(!images.contains("/old"), "{images}");
 }

@@ -188,3 +188,27 @@ fn a_pull_stops_when_its_window_closes() {
         "{said:?}"
     );
 }
+
+#[test]
+fn pods_with_a_stored_image_wait_once_for_a_registry_that_is_away() {
+    let agent = Agent::start_with(&[]);
+    let registry = Registry::start(&agent);
+    let name = registry.name();
+    agent.ok(&["image", "pull", &name]);
+    registry.proxy.reset();
+    registry.proxy.rule(|ask| {
+        if ask.path.contains("/manifests/") && ask.earlier == 0 {
+            // Until the others are in the queue.
+            std::thread::sleep(Duration::from_secs(3));
+        }
+        Deed::Answer(500, vec![], b"{}".to_vec())
+    });
+    let text = ["a", "b", "c"].map(|pod_name| pod(pod_name, &name, "Always"));
+    agent.write("all.yaml", &text.join("\n---\n"));
+    for pod_name in ["a", "b", "c"] {
+        agent.wait_running(pod_name);
+    }
+    let asked = registry.proxy.asked();
+    let asked = asked.iter().filter(|ask| ask.path.contains("/manifests/"));
+    assert_eq!(asked.count(), 2, "a HEAD and a GET for the first of them");
+}

@@ -22,7 +22,7 @@ pub(super) use verdict::{Problem, START_ERROR, why};
 /// How long the agent may take to answer. It answers at once unless it hangs.
 const ANSWER: Duration = Duration::from_secs(10);
 
-/// The same when the time that a healthcheck may take is over.
+/// How long it may take at least, however little of `--within` is left.
 const LEAST: Duration = Duration::from_secs(1);
 
 /// Between two looks.

@@ -110,7 +110,7 @@ fn live_shims(layout: &Layout) -> Vec<String> {
         .filter(|entry| {
             let absent = [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused];
             let connected = unix_socket::connect(&entry.path().join("shim.sock"));
-            // One that hangs is there.
+            // A shim that hangs still exists.
             !connected.is_err_and(|why| absent.contains(&why.kind()))
         })
         .map(|entry| entry.file_name().to_string_lossy().into_owned())

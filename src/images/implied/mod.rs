@@ -118,7 +118,7 @@ struct Additional {
     directories: BTreeMap<PathBuf, Looks>,
     /// Those that hide what lower layers have in them.
     opaque: BTreeSet<PathBuf>,
-    /// Everything else: what each is another name of.
+    /// Hard links by their paths: the file on the node that each is a name of.
     links: BTreeMap<PathBuf, PathBuf>,
 }
 
@@ -132,7 +132,7 @@ pub(super) fn make_layer(parts: &[Part], folder: &Path) -> io::Result<Option<Str
     let mut layer = Additional::default();
     let mut moved: Vec<PathBuf> = Vec::new();
     for path in shallowest(implied.into_iter().cloned()) {
-        if stack.step(0) {
+        if stack.is_spent() {
             break;
         }
         let path = PathBuf::from(path);
@@ -162,7 +162,7 @@ pub(super) fn make_layer(parts: &[Part], folder: &Path) -> io::Result<Option<Str
 }
 
 impl Additional {
-    /// Has the directories that lead to a path, as the image has them.
+    /// Adds the parent directories of a path, as the image has them.
     fn parents(&mut self, stack: &Stack<'_>, path: &Path) -> io::Result<()> {
         for parent in path.ancestors().skip(1) {
             if !self.directories.contains_key(parent)

@@ -14,8 +14,8 @@ use super::stack::{Shown, Stack, Symlink, is_opaque, looks};
 const MAX_LINKS: usize = 10_000;
 
 impl Additional {
-    /// Has a symlink at `path` again, and where it leads to what layers above it have in their directories there. A symlink
-    /// that leads to no directory of the image, or over another symlink, stays hidden.
+    /// Restores the symlink at `path`. What layers above it have in their directories there is added where it leads to. A
+    /// symlink that leads to no directory of the image, or over another symlink, stays hidden.
     pub(super) fn follow(
         &mut self,
         stack: &Stack<'_>,
@@ -43,7 +43,7 @@ impl Additional {
         Ok(())
     }
 
-    /// Brings what a layer has below `from` to `target`; false if that is too much.
+    /// Adds what a layer has below `from` at `target`; false if that is too much.
     fn bring(
         &mut self,
         stack: &Stack<'_>,
@@ -57,7 +57,9 @@ impl Additional {
                 let entry = entry?;
                 let below = folder.join(entry.file_name());
                 let to = target.join(&below);
-                if stack.step(1) || self.links.len() + self.directories.len() >= MAX_LINKS {
+                stack.count(1);
+                let brought = self.links.len() + self.directories.len();
+                if stack.is_spent() || brought >= MAX_LINKS {
                     return Ok(false);
                 }
                 let is_covered = stack.is_covered(layer, &to)?;
@@ -85,7 +87,7 @@ impl Additional {
         Ok(true)
     }
 
-    /// Has `path` as another name of a file, in place of what it has there.
+    /// Adds a hard link to a file at `path`, in place of what is there.
     fn link(&mut self, path: PathBuf, of: PathBuf) {
         for other in below(&self.directories, &path) {
             self.directories.remove(&other);

@@ -54,8 +54,8 @@ pub(super) enum Shown {
     Hidden(Symlink),
 }
 
-/// So many directories are looked at for an image; what is beyond stays as its layers have it. It is under the store's
-/// lock, and hostile images could make it endless.
+/// The maximum number of directories that are looked at for an image. What is beyond stays as the layers have it: the work
+/// is done under the store's lock, and a hostile image could make it endless.
 const MAX_STEPS: u32 = 200_000;
 
 /// The layers of an image, topmost first.
@@ -100,15 +100,19 @@ impl<'a> Stack<'a> {
         })
     }
 
-    /// Counts so many steps; whether there were too many by now.
-    pub(super) fn step(&self, steps: usize) -> bool {
+    /// Whether all steps have been taken.
+    pub(super) fn is_spent(&self) -> bool {
+        self.steps.get() >= MAX_STEPS
+    }
+
+    /// Counts steps.
+    pub(super) fn count(&self, steps: usize) {
         let steps = u32::try_from(steps).unwrap_or(u32::MAX);
         self.steps.set(self.steps.get().saturating_add(steps));
-        self.steps.get() > MAX_STEPS
     }
 
     fn at(&self, layer: &Layer<'_>, path: &Path) -> io::Result<Found> {
-        self.step(1 + path.components().count());
+        self.count(1 + path.components().count());
         layer.at(path)
     }
 

@@ -230,7 +230,7 @@ fn reference(name: &ImageName) -> Result<String, FetchError> {
     }
 }
 
-/// A request that fails after this time was waited for.
+/// A request that fails after this time counts as waited for.
 const LONG: Duration = Duration::from_secs(5);
 
 /// The stored image, if the tag still means it. A request for the head alone does not count at registries that count

@@ -428,7 +428,7 @@ impl Tools {
             }
             Err(_) => {}
         }
-        // Once it is known how much room there was before.
+        // Only now: what is removed for it must not count as the room that there was.
         let lacks_room = |why: &ImageError| why.cause() == Cause::NoSpace;
         if pulled.as_ref().is_err_and(lacks_room) {
             self.tell_lack_of_room().await;

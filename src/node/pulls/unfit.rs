@@ -55,15 +55,15 @@ impl Tools {
         let _ = self.inputs.send(Input::Event(fact)).await;
     }
 
-    /// Forgets which images did not fit, because somebody has made room: whatever it is, they are tried again. Returns
-    /// what tells pods that wait for them.
+    /// Forgets which images did not fit: images were removed, or a retry is asked for. Returns the event for the pods that
+    /// wait for them, if there are such images.
     pub(in crate::node) fn room_made_for_images(&self) -> Option<Event> {
         let images = std::mem::take(&mut *lock(&self.pulls.0.unfit));
         let fact = NodeFact::ImagesChanged(Some(images.keys().cloned().gather()));
         (!images.is_empty()).then_some(Event::Node(fact))
     }
 
-    /// The same, and tells them.
+    /// The same, and sends the event.
     pub(in crate::node) async fn tell_room_made(&self) {
         if let Some(event) = self.room_made_for_images() {
             let _ = self.inputs.send(Input::Event(event)).await;

@@ -196,9 +196,9 @@ pub struct Pressure {
     walk_at: Time,
     reclaimed: Option<Time>,
     collected: Option<Time>,
-    /// Whether an image has not fitted on the disk since unused ones were removed.
+    /// Whether an image did not fit on the disk, and unused images have not been removed for it yet.
     lacks_room: bool,
-    /// When that was done last.
+    /// When unused images were last removed for that reason.
     made_room: Option<Time>,
     /// Before this moment, resources given up lately may still be in use.
     settled: Time,
