@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use super::args::FsckArgs;
 use super::client::Client;
 use super::error::{CliError, Result};
-use super::put;
 use super::table::one_line;
+use super::{directories, put};
 use crate::images::{self, Check, Contents, Damage, ImageStore, ImportOptions, Lost};
 use crate::layout::Layout;
 use crate::spec::PodUid;
@@ -22,11 +22,8 @@ const MEND: &str = "`coracle fsck --repair` removes what is damaged while no pod
                     after a power cut; archives in preload directories are imported again then";
 
 pub(super) fn run(client: &Client, args: &FsckArgs) -> Result<ExitCode> {
-    let layout = Layout {
-        root: args.root.clone(),
-        run_dir: args.run_dir.clone(),
-        ..Layout::default()
-    };
+    let given = (args.root.clone(), args.run_dir.clone(), None);
+    let layout = directories::find(client, given).layout;
     let path = layout.image_store();
     let failed = || {
         CliError::new(format!(
@@ -61,7 +58,7 @@ pub(super) fn run(client: &Client, args: &FsckArgs) -> Result<ExitCode> {
     };
     let check = check.map_err(because)?;
     let regained = match args.repair {
-        true => regain(client, &args.root, &store, &check.lost),
+        true => regain(client, &layout.root, &store, &check.lost),
         false => Vec::new(),
     };
     let report = Report {

@@ -29,6 +29,7 @@ pub(super) fn run(client: &Client, args: &OutputArgs) -> Result<ExitCode> {
         services: client.get("/api/v1/services")?,
         summary: client.get("/stats/summary")?,
         settings: client.get("/configz")?,
+        warnings: client.get("/api/v1/events?fieldSelector=type%3DWarning")?,
     };
     let mut troubles = seen.troubles();
     let well = troubles.is_empty();
@@ -56,6 +57,8 @@ struct Seen {
     services: Value,
     summary: Value,
     settings: Value,
+    /// Events.
+    warnings: Value,
 }
 
 /// Something that is not well.
@@ -118,7 +121,7 @@ impl Seen {
             let error = error.as_str().unwrap_or("refused");
             found.push(Trouble::new(&format!("file {name}"), "", error, remedy));
         }
-        found.extend(self.pods().filter_map(of_pod));
+        found.extend(self.pods().filter_map(|pod| self.of_pod(pod)));
         found.extend(list(&self.jobs["items"]).filter_map(of_job));
         found.extend(list(&self.services["items"]).filter_map(of_service));
         found
@@ -134,6 +137,33 @@ impl Seen {
         let message = format!("from the next start on: {}", pending.join(", "));
         let remedy = "systemctl restart coracle";
         (!pending.is_empty()).then(|| Trouble::new("settings", "", message, remedy))
+    }
+
+    /// Why a pod is not well, if so.
+    fn of_pod(&self, pod: &Value) -> Option<Trouble> {
+        if is_well(pod) {
+            return None;
+        }
+        let (meta, status) = (&pod["metadata"], &pod["status"]);
+        let why = health::cause(status)
+            .or_else(|| self.newest_warning(meta))
+            .unwrap_or_else(|| health::phase(status));
+        let (option, name, shown) = place(meta);
+        let since = ready_condition(status).map_or("", |ready| word(&ready["lastTransitionTime"]));
+        let remedy = remedy(&why, (&option, name));
+        Some(Trouble::new(&format!("pod {shown}"), since, why, remedy))
+    }
+
+    /// What happened last to a pod that its status says nothing of, as one whose sandbox cannot be made.
+    fn newest_warning(&self, meta: &Value) -> Option<String> {
+        let of_pod = |event: &&Value| event["involvedObject"]["uid"] == meta["uid"];
+        let events = list(&self.warnings["items"]).filter(of_pod);
+        let newest = events.max_by_key(|event| word(&event["lastTimestamp"]))?;
+        Some(format!(
+            "{}: {}",
+            word(&newest["reason"]),
+            word(&newest["message"])
+        ))
     }
 
     /// Conditions, the cordon, full disks.
@@ -196,7 +226,7 @@ impl Seen {
             let at = match &pod["status"] {
                 status if status["reason"] == "Stopped" => 2,
                 status if status["phase"] == "Succeeded" => 1,
-                _ if of_pod(pod).is_none() => 0,
+                _ if is_well(pod) => 0,
                 _ => 3,
             };
             counts[at].1 += 1;
@@ -306,32 +336,34 @@ fn shown((name, percent, whole): &(&'static str, u64, String)) -> String {
     format!("{name} {percent}% of {whole}")
 }
 
-/// Why a pod is not well, if so. One that a person stopped, or that is on its way out, is well.
-fn of_pod(pod: &Value) -> Option<Trouble> {
-    let (meta, status) = (&pod["metadata"], &pod["status"]);
-    let conditions = || list(&status["conditions"]);
-    let ready = conditions().find(|condition| condition["type"] == "Ready");
-    let is_ready = ready.is_some_and(|ready| ready["status"] == "True");
-    let well = is_ready || status["phase"] == "Succeeded" || status["reason"] == "Stopped";
-    if well || !meta["deletionTimestamp"].is_null() {
-        return None;
-    }
-    let (option, name, shown) = place(meta);
-    let why = health::why(status);
-    let remedy = match &why {
+/// Whether nothing is to be said of a pod: one that a person stopped, or that is on its way out, is well.
+fn is_well(pod: &Value) -> bool {
+    let status = &pod["status"];
+    let is_ready = ready_condition(status).is_some_and(|ready| ready["status"] == "True");
+    let ended = status["phase"] == "Succeeded" || status["reason"] == "Stopped";
+    is_ready || ended || !pod["metadata"]["deletionTimestamp"].is_null()
+}
+
+fn ready_condition(status: &Value) -> Option<&Value> {
+    list(&status["conditions"]).find(|condition| condition["type"] == "Ready")
+}
+
+/// What to type for a pod that is not ready for this reason.
+fn remedy(why: &str, (option, name): (&str, &str)) -> String {
+    let waits_for = why.split_once("` waits: ").map_or("", |(_, reason)| reason);
+    let reason = waits_for.split([':', ',']).next().unwrap_or_default();
+    match why {
         why if why.starts_with("WaitingForDependencies") => "coracle boot".to_owned(),
         // The program never ran, so there is no log of it.
         why if why.contains(health::START_ERROR) => format!("coracle describe pod{option} {name}"),
-        why if why.contains("CrashLoopBackOff") => {
-            format!("coracle logs{option} {name} --previous")
+        _ if reason == "CrashLoopBackOff" => format!("coracle logs{option} {name} --previous"),
+        why if waits_for.is_empty() && why.contains("` has ended") => {
+            format!("coracle logs{option} {name}")
         }
-        why if why.contains("has ended") => format!("coracle logs{option} {name}"),
-        why if why.contains("Image") => "coracle image ls".to_owned(),
+        _ if reason.contains("Image") => "coracle image ls".to_owned(),
         why if why.starts_with("NodeCordoned") => "coracle uncordon".to_owned(),
         _ => format!("coracle describe pod{option} {name}"),
-    };
-    let since = ready.map_or("", |ready| word(&ready["lastTransitionTime"]));
-    Some(Trouble::new(&format!("pod {shown}"), since, why, remedy))
+    }
 }
 
 /// Why a Job has failed, if so. It stays failed until its file changes, also when its pods are gone.
@@ -457,10 +489,50 @@ mod tests {
                 Some("coracle uncordon"),
             ),
         ] {
-            let found = of_pod(&pod("web", status.clone()));
+            let found = Seen::default().of_pod(&pod("web", status.clone()));
             let remedy = found.as_ref().map(|trouble| trouble.remedy.as_str());
             assert_eq!(remedy, expected, "{status}");
         }
+    }
+
+    #[test]
+    fn what_a_pod_waits_for_is_said() {
+        let waiting = |state: Value| {
+            let mut pod = pod(
+                "web",
+                json!({ "phase": "Pending", "containerStatuses": [
+                    { "name": "main", "ready": false, "state": { "waiting": state } } ] }),
+            );
+            pod["metadata"]["uid"] = json!("u1");
+            pod
+        };
+        let warning = |uid: &str, at: &str, message: &str| {
+            json!({ "involvedObject": { "uid": uid }, "reason": "FailedMount", "message": message,
+                    "lastTimestamp": format!("2026-01-01T00:00:{at}Z") })
+        };
+        let seen = Seen {
+            warnings: json!({ "items": [warning("u1", "01", "first"), warning("u1", "03", "no `/x`"),
+                                        warning("u1", "02", "second"), warning("u2", "09", "other")] }),
+            ..Seen::default()
+        };
+        let said =
+            |seen: &Seen, state: Value| seen.of_pod(&waiting(state)).expect("it waits").message;
+        let creating = json!({ "reason": "ContainerCreating" });
+        assert_eq!(said(&seen, creating.clone()), "FailedMount: no `/x`");
+        let none = Seen::default();
+        assert_eq!(said(&none, creating), "not ready, its phase is Pending");
+        // What an image's name or a message has in it decides nothing.
+        let missing = json!({ "reason": "CreateContainerConfigError", "message": "configmap \"Image\" not found" });
+        let found = seen.of_pod(&waiting(missing)).expect("it waits");
+        let expected =
+            "container `main` waits: CreateContainerConfigError: configmap \"Image\" not found";
+        assert_eq!(found.message, expected);
+        assert_eq!(found.remedy, "coracle describe pod web");
+        let crashing = json!({ "reason": "CrashLoopBackOff", "message": "back-off 20s" });
+        assert_eq!(
+            said(&seen, crashing),
+            "container `main` waits: CrashLoopBackOff"
+        );
     }
 
     #[test]

@@ -445,11 +445,8 @@ fn a_repair_imports_preloaded_archives_again() {
         assert!(std::time::Instant::now() < deadline, "{}", agent.log());
         std::thread::sleep(Duration::from_millis(20)); // No client sees the removal of a sandbox.
     }
-    let fsck = |more: &[&str]| {
-        let place = ["fsck", "--root", root.to_str().expect("utf-8")];
-        let run = ["--run-dir", run.to_str().expect("utf-8")];
-        agent.cli(&[&place[..], &run, more].concat())
-    };
+    // Without flags it looks where the agent has its images and pods.
+    let fsck = |more: &[&str]| agent.cli(&[&["fsck"], more].concat());
     let layers = fs::read_dir(root.join("images/layers")).expect("a folder");
     let layer = layers.flatten().next().expect("a layer").path();
     let refused = fsck(&["--deep", "--repair"]);

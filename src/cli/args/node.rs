@@ -490,12 +490,12 @@ pub struct FsckArgs {
     /// Output format.
     #[command(flatten)]
     pub output: OutputArgs,
-    /// Directory of state that survives a reboot
-    #[arg(long, value_name = "DIR", default_value = "/var/lib/coracle")]
-    pub root: PathBuf,
-    /// Directory of state that a reboot discards
-    #[arg(long, value_name = "DIR", default_value = "/run/coracle")]
-    pub run_dir: PathBuf,
+    /// Directory of state that survives a reboot [default: the running agent's, else that of unit and settings]
+    #[arg(long, value_name = "DIR")]
+    pub root: Option<PathBuf>,
+    /// Directory of state that a reboot discards [default: likewise]
+    #[arg(long, value_name = "DIR")]
+    pub run_dir: Option<PathBuf>,
 }
 
 /// `coracle doctor`.

@@ -17,7 +17,7 @@ use super::put;
 use crate::sys::{clock, file};
 use crate::types::duration_ms;
 use verdict::{File, Seen};
-pub(super) use verdict::{Problem, START_ERROR, why};
+pub(super) use verdict::{Problem, START_ERROR, cause, phase};
 
 /// How long the agent may take to answer. It answers at once unless it hangs.
 const ANSWER: Duration = Duration::from_secs(10);

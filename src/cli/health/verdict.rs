@@ -144,12 +144,23 @@ fn not_ready(node: &Value) -> String {
     format!("not ready: {}", message.unwrap_or("it has no status"))
 }
 
-/// Why a pod is not ready. Words that change with time, as seconds of a back-off, are left out: the same problem has
-/// the same words.
-pub(in crate::cli) fn why(status: &Value) -> String {
+/// Why a pod is not ready.
+fn why(status: &Value) -> String {
+    cause(status).unwrap_or_else(|| phase(status))
+}
+
+/// What is known of a pod that is not ready if nothing says why.
+pub(in crate::cli) fn phase(status: &Value) -> String {
+    let phase = status["phase"].as_str().unwrap_or("unknown");
+    format!("not ready, its phase is {phase}")
+}
+
+/// What keeps a pod from being ready, if its status says it. Words that change with time, as seconds of a back-off, are
+/// left out: the same problem has the same words.
+pub(in crate::cli) fn cause(status: &Value) -> Option<String> {
     if let Some(reason) = status["reason"].as_str() {
         let message = status["message"].as_str().unwrap_or_default();
-        return format!("{reason}: {message}");
+        return Some(format!("{reason}: {message}"));
     }
     let kinds = ["initContainerStatuses", "containerStatuses"];
     let containers = || {
@@ -165,22 +176,22 @@ pub(in crate::cli) fn why(status: &Value) -> String {
         match state["waiting"]["reason"].as_str() {
             // They wait for others.
             Some("PodInitializing" | "ContainerCreating") => {}
-            Some(reason) => return format!("container `{name}` waits: {reason}{code}"),
+            Some(reason) => {
+                let message = state["waiting"]["message"].as_str();
+                let message = message.filter(|_| reason != "CrashLoopBackOff");
+                let message = message.map_or(String::new(), |text| format!(": {text}"));
+                return Some(format!("container `{name}` waits: {reason}{code}{message}"));
+            }
             None if state["terminated"]["exitCode"].as_i64().unwrap_or(0) != 0 => {
-                return format!("container `{name}` has ended{code}");
+                return Some(format!("container `{name}` has ended{code}"));
             }
             None => {}
         }
     }
-    let phase = status["phase"].as_str().unwrap_or("unknown");
     let not_ready = |c: &&Value| c["ready"] == false && c["state"]["running"].is_object();
-    match containers().find(not_ready) {
-        Some(container) => {
-            let name = container["name"].as_str().unwrap_or_default();
-            format!("container `{name}` runs, but is not ready")
-        }
-        None => format!("not ready, its phase is {phase}"),
-    }
+    let runs = containers().find(not_ready)?;
+    let name = runs["name"].as_str().unwrap_or_default();
+    Some(format!("container `{name}` runs, but is not ready"))
 }
 
 /// How a run ended, to be put behind why there is no other one. No log has what kept a program from being started.
