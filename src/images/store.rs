@@ -181,9 +181,17 @@ impl ImageStore {
             let path = dir.join(part);
             fs::create_dir_all(&path).map_err(io("create directory", &path))?;
         }
-        // Layers contain setuid programs and private files of any owner.
+        // Layers contain setuid programs and private files of any owner. A disk that has become read-only, as a worn out
+        // one does, is no reason to leave the pods that run.
         use std::os::unix::fs::PermissionsExt;
-        fs::set_permissions(dir, fs::Permissions::from_mode(0o700)).map_err(io("chmod", dir))?;
+        let mode = fs::metadata(dir)
+            .map_err(io("look at", dir))?
+            .permissions()
+            .mode();
+        if mode & 0o7777 != 0o700 {
+            fs::set_permissions(dir, fs::Permissions::from_mode(0o700))
+                .map_err(io("chmod", dir))?;
+        }
         Ok(store)
     }
 

@@ -1,5 +1,7 @@
 //! The fate of pods when their agent ends, is killed and starts again.
 
+use std::sync::Arc;
+
 use super::*;
 
 #[test]
@@ -162,6 +164,42 @@ fn end_pods_leaves_no_mount_and_no_cgroup_and_the_next_agent_starts_the_pods_aga
         ]),
         "1\n"
     );
+}
+
+/// Flash that wears out becomes read-only.
+#[test]
+fn an_agent_takes_over_running_pods_when_its_disk_has_become_read_only() {
+    const WORN: &str = r#"for word; do [ "$before" = --root ] && disk=$word; before=$word; done
+        [ ! -e "$disk/worn" ] || { mount --bind "$disk" "$disk" && mount -o remount,ro,bind "$disk"; } && exec "$@""#;
+    let agent = Agent::prepare(Arc::new(common::netns::Netns::new()), &[], Some(WORN));
+    agent.launch();
+    agent.ok(&[
+        "image",
+        "import",
+        common::archive().to_str().expect("utf-8"),
+    ]);
+    agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
+    let pid = pid_of(&agent, &agent.wait_running("a"));
+    fs::write(agent.root.join("root/worn"), "").expect("written");
+    agent.kill_and_restart();
+    assert_eq!(pid_of(&agent, &agent.wait_running("a")), pid);
+    assert_eq!(agent.ok(&["exec", "a", "--", "echo", "hello"]), "hello\n");
+    agent.write("b.yaml", &shell_pod("b", SLEEP, "", ""));
+    super::events::wait_event(&agent, |event| {
+        event["reason"] == "FailedCreatePodSandBox" && event["involvedObject"]["name"] == "b"
+    });
+    let status = agent.cli(&["status"]);
+    let status = String::from_utf8_lossy(&status.stdout).into_owned();
+    let line = status.lines().find(|line| line.starts_with("pod b"));
+    assert!(
+        line.is_some_and(|line| line.contains("Read-only file system")),
+        "{status}"
+    );
+    // It starts once the disk can be written again.
+    fs::remove_file(agent.root.join("root/worn")).expect("removed");
+    agent.kill_and_restart();
+    agent.wait_running("b");
+    assert_eq!(pid_of(&agent, &agent.wait_running("a")), pid);
 }
 
 #[test]

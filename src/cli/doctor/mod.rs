@@ -5,6 +5,7 @@ mod options;
 mod shutdown;
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -219,12 +220,25 @@ fn existing(path: &Path) -> PathBuf {
 
 fn overlay(root: &Path) -> Finding {
     let base = existing(root);
-    match overlay_check::try_mount(&base) {
-        Ok(()) => Finding::new(Level::Ok, "overlayfs", format!("works on {}", base.display())),
-        Err(error) => Finding::new(Level::Fail, "overlayfs", format!("does not work on {}: {error}", base.display())).hint(
-            "run `modprobe overlay` as root, or use a kernel with CONFIG_OVERLAY_FS; if the state directory itself lies on an overlay, put --root on another filesystem (`coracle help appliances`)",
-        ),
-    }
+    let Err(error) = overlay_check::try_mount(&base) else {
+        return Finding::new(
+            Level::Ok,
+            "overlayfs",
+            format!("works on {}", base.display()),
+        );
+    };
+    let hint = match error.kind() {
+        ErrorKind::ReadOnlyFilesystem => {
+            "no pod can start: mount the disk writable; one with errors becomes read-only (`dmesg` names them), as worn out flash does"
+        }
+        ErrorKind::StorageFull => "no pod can start: `coracle system df` shows what fills the disk",
+        _ => {
+            "run `modprobe overlay` as root, or use a kernel with CONFIG_OVERLAY_FS; if the state directory itself lies on an overlay, \
+             put --root on another filesystem (`coracle help appliances`)"
+        }
+    };
+    let detail = format!("does not work on {}: {error}", base.display());
+    Finding::new(Level::Fail, "overlayfs", detail).hint(hint)
 }
 
 fn seccomp() -> Finding {
