@@ -1,9 +1,10 @@
 //! Positions of fields in a file. Reads the file a second time, with positions, and finds those of the wanted paths.
 //! Runs only when there are errors to show.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
-use saphyr_parser::{Event, Parser};
+use saphyr_parser::{Event, Parser, ScanError};
 
 use super::error::join;
 use super::escape;
@@ -11,6 +12,12 @@ use crate::types::Gather;
 
 /// Line and column, from 1.
 pub(crate) type Place = (usize, usize);
+
+/// Limit of bytes read in total: each line that has to be indented costs another read.
+const MAX_WORK: usize = 16 << 20;
+
+/// By so many columns such a line is indented: more than what is above it.
+const INDENT: usize = 256;
 
 /// Positions of the wanted paths and of everything above them, by document.
 #[derive(Debug, Default)]
@@ -29,19 +36,38 @@ impl Positions {
                 ancestors(path).map(move |above| (document, above.to_owned()))
             })
             .gather();
-        let mut walk = Walk {
-            wanted,
-            found: Self::default(),
-            open: Vec::new(),
-            started: 0,
-        };
         let mended = escape::mend(text);
-        for event in Parser::new_from_str(&mended.text) {
-            let Ok((event, span)) = event else { break };
-            let place = (span.start.line(), span.start.col() + 1);
-            walk.event(&event, mended.written(place));
+        let mut lines: Vec<Cow<'_, str>> = mended.text.split('\n').map(Cow::Borrowed).collect();
+        let (mut indented, mut work) = (BTreeSet::new(), 0);
+        loop {
+            let mut walk = Walk {
+                wanted: &wanted,
+                found: Self::default(),
+                open: Vec::new(),
+                started: 0,
+            };
+            let text = lines.join("\n");
+            work += text.len();
+            let read = walk.read(&text, |(line, column)| {
+                let added = if indented.contains(&line) { INDENT } else { 0 };
+                mended.written((line, column.saturating_sub(added).max(1)))
+            });
+            let Err(error) = read else {
+                return walk.found;
+            };
+            // The reader of manifests takes lists in brackets and quoted texts that go on left of where they began.
+            let of_text = error.info().contains("quoted scalar");
+            let first = error.marker().line() + usize::from(of_text);
+            let left = (first..=lines.len()).find(|line| !indented.contains(line));
+            match left.filter(|_| error.info().contains("indentation") && work < MAX_WORK) {
+                Some(line) => {
+                    let text = &mut lines[line - 1];
+                    *text = Cow::Owned(format!("{:INDENT$}{text}", ""));
+                    indented.insert(line);
+                }
+                None => return walk.found,
+            }
         }
-        walk.found
     }
 
     /// Returns the spelling of the scalar at this path.
@@ -83,15 +109,24 @@ enum Open {
     Map { path: String, key: Option<String> },
 }
 
-struct Walk {
-    wanted: BTreeSet<(usize, String)>,
+struct Walk<'w> {
+    wanted: &'w BTreeSet<(usize, String)>,
     found: Positions,
     open: Vec<Open>,
     /// Number of documents begun.
     started: usize,
 }
 
-impl Walk {
+impl Walk<'_> {
+    /// Reads a text as far as possible. `written` says where a place is in the file.
+    fn read(&mut self, text: &str, written: impl Fn(Place) -> Place) -> Result<(), ScanError> {
+        for event in Parser::new_from_str(text) {
+            let (event, span) = event?;
+            self.event(&event, written((span.start.line(), span.start.col() + 1)));
+        }
+        Ok(())
+    }
+
     fn event(&mut self, event: &Event<'_>, place: Place) {
         match event {
             Event::DocumentStart(_) => {
@@ -208,5 +243,34 @@ dup: 2
         }
         let positions = Positions::find(text, [(0, "list[1].c")].into_iter());
         assert_eq!(positions.scalar(0, "list[1].c"), Some("2"));
+    }
+
+    #[test]
+    fn what_goes_on_left_of_where_it_began_keeps_the_places_below() {
+        for (above, lines) in [
+            ("  args: [\n    \"-c\",\n  ]\n", 3),
+            ("  args: [a,\n  b]\n", 2),
+            ("  args: [a,\nb, {c: d,\ne: f}\n]\n", 4),
+            ("  x: \"foo\n  bar\n\n  baz\"\n", 4),
+            ("  x: 'foo\nbar'\n", 2),
+            ("  k: [\n  # comment\n  b,\n\n  ]\n", 5),
+        ] {
+            let text = format!("a:\n{above}  b: {{c: 1}}\n---\nd: 1\n");
+            let wanted = [(0, "a.b"), (0, "a.b.c"), (1, "d")];
+            let positions = Positions::find(&text, wanted.into_iter());
+            let found = wanted.map(|(document, path)| positions.of(document, path, 0));
+            let line = 2 + lines;
+            assert_eq!(found, [(line, 3), (line, 7), (line + 2, 1)], "{text}");
+        }
+        // Also of what goes on.
+        let positions = Positions::find("a:\n  b: [\n  c: 1]\n", [(0, "a.b[0].c")].into_iter());
+        assert_eq!(positions.of(0, "a.b[0].c", 0), (3, 3));
+    }
+
+    #[test]
+    fn the_work_is_bounded() {
+        let text = format!("a:\n  b: [\n{}  ]\n", "  x,\n".repeat(50_000));
+        let positions = Positions::find(&text, [(0, "a.b")].into_iter());
+        assert_eq!(positions.of(0, "a.b", 0), (2, 3));
     }
 }

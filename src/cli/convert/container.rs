@@ -9,12 +9,12 @@ use super::ports::ports;
 use super::project::project_name;
 use super::resources::resources;
 use super::shape;
+use super::sysctls::sysctls;
 use super::tree::{
-    COMMENT, Entries, entries, is_on, items, map, number, pairs, scalar, scalars, set, text, texts,
+    Entries, entries, is_on, items, map, number, pairs, scalar, scalars, set, text, texts,
 };
 use super::words::{literal, object_name, seconds};
 use super::work::{Pod, Work};
-use crate::spec::sysctl::is_safe;
 use crate::spec::value::Value;
 use crate::spec::{ImageName, StopSignalName};
 
@@ -248,6 +248,15 @@ fn lifecycle(work: &Work<'_>, service: &Value, pod: &mut Pod, all: &mut Entries)
     }
 }
 
+/// The capabilities that a service names there, without `CAP_`.
+pub(super) fn capabilities(service: &Value, key: &str) -> Vec<String> {
+    let names = scalars(service.get(key)).into_iter().map(|name| {
+        let name = name.to_uppercase();
+        name.strip_prefix("CAP_").unwrap_or(&name).to_owned()
+    });
+    names.collect()
+}
+
 fn security(work: &Work<'_>, service: &Value, pod: &mut Pod, all: &mut Entries) {
     let mut context = Entries::new();
     let privileged = is_on(service, "privileged");
@@ -280,13 +289,7 @@ fn security(work: &Work<'_>, service: &Value, pod: &mut Pod, all: &mut Entries) 
     if is_on(service, "read_only") {
         set(&mut context, "readOnlyRootFilesystem", Value::Bool(true));
     }
-    let capabilities = |key: &str| {
-        let names = scalars(service.get(key)).into_iter().map(|name| {
-            let name = name.to_uppercase();
-            name.strip_prefix("CAP_").unwrap_or(&name).to_owned()
-        });
-        names.collect::<Vec<_>>()
-    };
+    let capabilities = |key: &str| capabilities(service, key);
     let mut both = Entries::new();
     for (key, field) in [("cap_add", "add"), ("cap_drop", "drop")] {
         let names = capabilities(key);
@@ -348,50 +351,7 @@ fn of_pod(work: &Work<'_>, service: &Value, pod: &mut Pod) {
             _ => set(&mut pod.security, "supplementalGroups", Value::List(groups)),
         }
     }
-    let sysctls = match work.is_step {
-        true if service.get("sysctls").is_some() => {
-            let what = format_args!("sysctls: the pod is that of the service that waits for it");
-            work.lost(&mut pod.security, what);
-            Vec::new()
-        }
-        true => Vec::new(),
-        false => pairs(service.get("sysctls")),
-    };
-    let sysctls = sysctls.into_iter();
-    for (name, _) in sysctls.clone().filter(|(name, _)| !is_safe(name)) {
-        let hint = format!("the pod waits until the setting `allowedUnsafeSysctls` names {name}");
-        let hint = (COMMENT.to_owned(), text(hint));
-        if !pod.security.contains(&hint) {
-            pod.security.push(hint);
-        }
-    }
-    let sysctls = sysctls.map(|(name, value)| {
-        map([
-            ("name", text(name)),
-            ("value", text(value.unwrap_or_default())),
-        ])
-    });
-    let sysctls: Vec<Value> = sysctls.collect();
-    if !sysctls.is_empty() {
-        let known = pod.security.iter().find(|(key, _)| key == "sysctls");
-        let mut all = known.map_or(Vec::new(), |(_, all)| {
-            items(Some(all)).into_iter().cloned().collect()
-        });
-        for sysctl in sysctls {
-            let same = |other: &&Value| other.get("name") == sysctl.get("name");
-            match all.iter().find(same) {
-                Some(other) if *other != sysctl => {
-                    let name = scalar(&sysctl, "name").unwrap_or_default();
-                    let what =
-                        format_args!("sysctls: {name}: another container of the pod has set it");
-                    work.lost(&mut pod.security, what);
-                }
-                Some(_) => {}
-                None => all.push(sysctl),
-            }
-        }
-        set(&mut pod.security, "sysctls", Value::List(all));
-    }
+    sysctls(work, service, pod);
     // The pod's pause process is its init then, and reaps what is left over.
     if is_on(service, "init") {
         pod.share(work, "shareProcessNamespace", Value::Bool(true));

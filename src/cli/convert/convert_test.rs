@@ -259,6 +259,11 @@ metadata:
 spec:
   restartPolicy: Never
   # no `restart` is set, so it runs once after each boot; Always keeps it running
+  securityContext:
+    sysctls:
+    # docker lets programs of any user listen below port 1024
+    - name: net.ipv4.ip_unprivileged_port_start
+      value: "0"
   containers:
   - name: web
     image: nginx:1

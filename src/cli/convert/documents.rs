@@ -294,11 +294,18 @@ fn policy(service: &Value) -> (&'static str, Option<String>) {
     };
     let word = written.as_deref().and_then(|word| word.split(':').next());
     let policy = match word {
-        Some("always" | "unless-stopped" | "any") => "Always",
+        Some("always" | "unless-stopped" | "any" | "on-success") => "Always",
         Some("on-failure") => "OnFailure",
+        _ if heals(service) => "OnFailure",
         _ => "Never",
     };
     (policy, written)
+}
+
+/// Whether podman itself restarts it when its health check fails.
+fn heals(service: &Value) -> bool {
+    let check = service.get("healthcheck");
+    check.is_some_and(|check| scalar(check, "x-on-failure").as_deref() == Some("restart"))
 }
 
 /// Says when an init container runs again: Kubernetes asks its pod's policy.
@@ -333,6 +340,16 @@ fn limits_of_restarts(work: &Work<'_>, service: &Value, place: &mut Entries) {
                 place,
                 format_args!("restart: {word}: retries are not limited"),
             );
+        }
+        ("Always", Some(word)) if word == "on-success" => {
+            let what = format_args!("restart: on-success: it is restarted after failures, too");
+            work.lost(place, what);
+        }
+        ("OnFailure", Some(word)) if ONCE.contains(&&*word) => {
+            let what = format_args!(
+                "restart: {word}: it is restarted when its health check fails, and after other failures, too"
+            );
+            work.lost(place, what);
         }
         ("Never", Some(word)) if !ONCE.contains(&&*word) => {
             let what = format_args!("restart: {word}: there is no such policy; it runs once");

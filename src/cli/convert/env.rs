@@ -1,6 +1,7 @@
 //! `environment` and `env_file`: the variables of a container.
 
 use super::interpolate::{EnvFile, env_file_after, raw_env_file, unset};
+use super::network::fixed_address;
 use super::tree::{Entries, items, map, pairs, scalar, set, text};
 use super::words::literal;
 use super::work::Work;
@@ -18,6 +19,15 @@ pub(super) fn environment(work: &Work<'_>, service: &Value, container: &mut Entr
         };
         let same = |item: &Value| item.get("name") == Some(&text(&*name));
         all.retain(|item| !same(item));
+        // As in `ADDRESS#PORT`, `http://ADDRESS:PORT/`.
+        let services = &work.shared.project.services;
+        let mut words = value.split(|c: char| !c.is_ascii_digit() && c != '.');
+        if let Some(of) = words.find_map(|word| fixed_address(services, word)) {
+            let what = format_args!(
+                "environment: {name}: the fixed address of {of}, which it does not have here; use its name"
+            );
+            work.lost(&mut all, what);
+        }
         all.push(map([
             ("name", text(name)),
             ("value", text(literal(&value))),

@@ -1,7 +1,7 @@
 //! `healthcheck`: what says whether a container is well.
 
 use super::tree::{Commented, Entries, is_on, number, scalar, scalars, set, texts};
-use super::words::seconds;
+use super::words::{literal, seconds};
 use super::work::Work;
 use crate::spec::value::Value;
 
@@ -45,7 +45,7 @@ pub(super) fn probes(work: &Work<'_>, service: &Value, container: &mut Entries) 
     let interval = time("interval", 30);
     let probe = |period: u32, failures: u32| {
         let mut probe = Entries::new();
-        let exec = super::tree::map([("command", texts(command.clone()))]);
+        let exec = super::tree::map([("command", texts(command.iter().map(|word| literal(word))))]);
         set(&mut probe, "exec", exec);
         set(&mut probe, "periodSeconds", number(period));
         set(&mut probe, "timeoutSeconds", number(time("timeout", 30)));

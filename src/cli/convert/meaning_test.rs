@@ -522,3 +522,49 @@ fn containers_of_one_pod_may_wait_for_the_same() {
         &[],
     );
 }
+
+#[test]
+fn checks_have_dollars_as_compose_gives_them() {
+    says(
+        "  a: {image: 'a:1', healthcheck: {test: ['CMD-SHELL', '[ \"$$PW\" = a$$$$b ] && echo $$(date)']}}\n",
+        &["- \"[ \\\"$PW\\\" = a$$$b ] && echo $$(date)\"\n"],
+        &[],
+    );
+}
+
+#[test]
+fn host_names_are_in_lower_case_and_those_that_are_none_are_named() {
+    says(
+        "  a: {image: 'a:1', hostname: UniFi, extra_hosts: ['yourDomain.lan:192.168.41.55', 'pi Pi.lan:192.168.41.55', \
+         'my_db:192.168.1.2']}\n",
+        &[
+            "hostname: unifi\n",
+            "hostname: UniFi: names are in lower case here",
+            "    - yourdomain.lan\n",
+            "    - pi\n    - pi.lan\n",
+            "extra_hosts: my_db:192.168.1.2: the name my_db may have",
+        ],
+        &["- my_db", "192.168.1.2\n    hostnames"],
+    );
+}
+
+#[test]
+fn fixed_addresses_in_variables_are_named() {
+    let doh = "  doh: {image: 'd:1', networks: {n: {ipv4_address: 172.20.0.2}}}\n";
+    says(
+        &format!(
+            "{doh}  a: {{image: 'a:1', environment: {{DNS: '172.20.0.2#5054', OTHER: 172.20.0.20}}}}\n"
+        ),
+        &["a: not carried over: environment: DNS: the fixed address of doh"],
+        &["OTHER: the fixed"],
+    );
+}
+
+#[test]
+fn the_nodes_shared_memory_is_not_hidden() {
+    says(
+        "  a: {image: 'a:1', ipc: host, shm_size: 8gb}\n",
+        &["hostIPC: true", "shm_size: with `ipc: host`"],
+        &["/dev/shm\n"],
+    );
+}

@@ -27,6 +27,7 @@ mod quadlet;
 mod resources;
 mod run_line;
 mod shape;
+mod sysctls;
 mod text;
 mod tree;
 mod twice;

@@ -62,7 +62,13 @@ pub(super) fn mounts(work: &Work<'_>, service: &Value, pod: &mut Pod) -> Vec<Val
         }
         add(work, &mount, pod, &mut all);
     }
-    if let Some(wanted) = scalar(service, "shm_size") {
+    let shares_memory = scalar(service, "ipc").as_deref() == Some("host");
+    let wanted = scalar(service, "shm_size");
+    if shares_memory && wanted.is_some() {
+        let what = format_args!("shm_size: with `ipc: host` it is the node's memory, of its size");
+        work.lost(&mut all, what);
+    }
+    if let Some(wanted) = wanted.filter(|_| !shares_memory) {
         let mount = Mount {
             kind: "tmpfs".to_owned(),
             source: "shm".to_owned(),

@@ -18,6 +18,12 @@ pub(super) fn network(work: &Work<'_>, service: &Value, pod: &mut Pod) {
         Some(other) => work.lost(&mut pod.spec, format_args!("network_mode: {other}")),
     }
     if let Some(host) = scalar(service, "hostname").filter(|host| !host.is_empty()) {
+        let written = host;
+        let host = written.to_ascii_lowercase();
+        if host != written {
+            let what = format_args!("hostname: {written}: names are in lower case here");
+            work.lost(&mut pod.spec, what);
+        }
         let name = object_name(&host);
         match (
             name == host,
@@ -104,7 +110,7 @@ fn of_networks(work: &Work<'_>, service: &Value, pod: &mut Pod) {
 }
 
 /// The service that has this address fixed in a network.
-fn fixed_address<'s>(services: &'s Entries, address: &str) -> Option<&'s str> {
+pub(super) fn fixed_address<'s>(services: &'s Entries, address: &str) -> Option<&'s str> {
     let has = |service: &Value| {
         entries(service.get("networks")).iter().any(|(_, network)| {
             let fixed = ["ipv4_address", "ipv6_address"];
@@ -132,14 +138,19 @@ pub(super) fn extra_hosts(value: Option<&Value>) -> Vec<String> {
     }
 }
 
+/// Whether a service's pod is on the host's network, by any of its containers.
+pub(super) fn is_of_host(work: &Work<'_>) -> bool {
+    let mut members = work.shared.project.services.iter();
+    members.any(|(name, service)| {
+        let of_pod = *name == work.service || work.members.contains(&&**name);
+        of_pod && scalar(service, "network_mode").as_deref() == Some("host")
+    })
+}
+
 /// `extra_hosts` as host aliases. The address of the node is not known here, but pods know two names of it.
 fn hosts(work: &Work<'_>, service: &Value, pod: &mut Pod) {
     let mut aliases: Vec<Value> = Vec::new();
-    let mut members = work.shared.project.services.iter();
-    let is_of_host = members.any(|(name, service)| {
-        let of_pod = *name == work.service || work.members.contains(&&**name);
-        of_pod && scalar(service, "network_mode").as_deref() == Some("host")
-    });
+    let is_of_host = is_of_host(work);
     let names_node = |name: &str| {
         aliases::OF_NODE
             .iter()
@@ -150,9 +161,23 @@ fn hosts(work: &Work<'_>, service: &Value, pod: &mut Pod) {
             .split_once('=')
             .or_else(|| entry.split_once(':'))
             .unwrap_or((&entry, ""));
-        // podman takes several names of one address.
-        let mut names: Vec<String> = written.split(';').map(str::to_owned).collect();
-        names.retain(|name| !name.is_empty());
+        // podman takes several names of one address, and with spaces a hosts file has several. Case does not matter.
+        let names = written.split([';', ' ', '\t']);
+        let names = names.filter(|name| !name.is_empty());
+        let mut names: Vec<String> = names.map(str::to_ascii_lowercase).collect();
+        names.retain(|name| {
+            let valid = names::dns_subdomain(name).is_none();
+            if !valid {
+                let what = format_args!(
+                    "extra_hosts: {entry}: the name {name} may have letters, digits, `-` and dots"
+                );
+                work.lost(&mut aliases, what);
+            }
+            valid
+        });
+        if names.is_empty() {
+            continue;
+        }
         let ip = match ip.trim_start_matches('[').trim_end_matches(']') {
             "host-gateway" if is_of_host => "127.0.0.1",
             "host-gateway" if names.iter().all(|name| names_node(name)) => continue,

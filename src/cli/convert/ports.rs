@@ -65,6 +65,15 @@ pub(super) fn ports(work: &Work<'_>, service: &Value, unpublished: Option<&str>)
     all
 }
 
+/// Whether a container says that it listens on a port below 1024.
+pub(super) fn has_low(service: &Value) -> bool {
+    let published = items(service.get("ports")).into_iter().map(published);
+    let exposed = items(service.get("expose")).into_iter();
+    let exposed = exposed.map(|item| short(&item.scalar_text()?));
+    let mut all = published.chain(exposed).flatten();
+    all.any(|port| port.target.0 < 1024)
+}
+
 fn add(work: &Work<'_>, all: &mut Vec<Value>, port: &Published, written: &str) {
     let (first, last) = port.target;
     let count = usize::from(last - first) + 1;

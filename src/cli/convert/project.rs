@@ -16,6 +16,8 @@ use crate::spec::{ImageName, parse};
 pub(super) struct Project {
     /// Where it comes from, the first word of each comment.
     pub(super) origin: &'static str,
+    /// It is docker's: all programs of a network of their own may listen on low ports.
+    pub(super) by_docker: bool,
     /// Its name, if it has one.
     pub(super) name: Option<String>,
     /// Services by name.
@@ -116,6 +118,7 @@ pub(super) fn load(
     }
     let mut project = Project {
         origin: "compose",
+        by_docker: true,
         name: (source.variable)(NAME)
             .filter(|name| !name.is_empty())
             .or_else(|| scalar(&whole, "name")),

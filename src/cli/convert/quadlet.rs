@@ -467,6 +467,7 @@ fn container(unit: &Unit, units: &[Unit]) -> Result<Entries, String> {
         Some("on-failure" | "on-abnormal" | "on-abort" | "on-watchdog") => {
             set(&mut service, "restart", text("on-failure"));
         }
+        Some("on-success") => set(&mut service, "restart", text("on-success")),
         Some(_) => set(&mut service, "restart", text("always")),
     }
     let wait = unit.last("Service", "TimeoutStopSec");

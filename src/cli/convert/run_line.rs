@@ -207,17 +207,20 @@ fn without_shell(line: &str) -> Result<String, String> {
 /// One command with its words.
 pub(super) fn command(words: &[String], project: &mut Project) -> Result<(), String> {
     let mut rest = words;
+    let mut by_docker = false;
     while let [first, more @ ..] = rest {
         match &**first {
             "sudo" | "docker" | "podman" | "nerdctl" | "container" | "$" => rest = more,
             _ => break,
         }
+        by_docker |= first == "docker";
     }
     match rest {
         [verb, rest @ ..]
             if matches!(&**verb, "run" | "create") && rest.len() < words.len() - 1 =>
         {
             let (given, service) = service(rest)?;
+            project.by_docker |= by_docker;
             let name = given.unwrap_or_else(|| free_name(&service, project));
             project.add(name, Value::Map(service))
         }
@@ -397,10 +400,13 @@ pub(super) fn mount(value: &str) -> Value {
     let nested = |outer: &str, key: &str, value: &str| {
         (outer.to_owned(), super::tree::map([(key, text(value))]))
     };
+    let is_image = value.split(',').any(|part| part == "type=image");
     for part in value.split(',') {
         let (key, value) = part.split_once('=').unwrap_or((part, "true"));
         match key {
             "type" => set(&mut all, "type", text(value)),
+            // An image can only be read here.
+            "rw" | "readwrite" if is_image && value == "true" => set(&mut all, key, text(value)),
             "source" | "src" => set(&mut all, "source", text(value)),
             "target" | "destination" | "dst" => set(&mut all, "target", text(value)),
             "readonly" | "ro" => set(&mut all, "read_only", text(value)),
@@ -463,17 +469,22 @@ pub(super) fn alias(value: &str, service: &mut Entries) {
     set(service, "networks", Value::Map(networks));
 }
 
-/// podman's `NAME[,type=mount|env][,target=…][,uid=…]`.
+/// podman's `NAME[,type=mount|env][,target=…][,uid=…]`; the name may be `source=NAME`, too.
 pub(super) fn secret(value: &str, service: &mut Entries) {
-    let mut parts = value.split(',');
-    let name = parts.next().unwrap_or_default();
-    let mut all = vec![("source".to_owned(), text(name))];
-    for (key, value) in parts.filter_map(|part| part.split_once('=')) {
-        set(&mut all, key, text(value));
+    let mut all = Entries::new();
+    for (at, part) in value.split(',').enumerate() {
+        match part.split_once('=') {
+            Some(("src", value)) => set(&mut all, "source", text(value)),
+            Some((key, value)) => set(&mut all, key, text(value)),
+            None if at == 0 => set(&mut all, "source", text(part)),
+            None => {}
+        }
     }
     let all = Value::Map(all);
-    if super::tree::scalar(&all, "type").as_deref() == Some("env") {
-        let variable = super::tree::scalar(&all, "target").unwrap_or_else(|| name.to_owned());
+    let field = |key: &str| super::tree::scalar(&all, key);
+    if field("type").as_deref() == Some("env") {
+        let name = field("source").unwrap_or_default();
+        let variable = field("target").unwrap_or_else(|| name.clone());
         let item = super::tree::map([("name", text(variable)), ("secret", text(name))]);
         push(service, "x-secret-env", item);
     } else {

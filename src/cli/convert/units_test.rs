@@ -46,6 +46,34 @@ fn quotes_escapes_and_switches_of_units_are_read_as_podman_does() {
             &["networks.lan.ipv4_address: a fixed address"],
             &[],
         ),
+        (
+            "Secret=source=my,type=env,target=A\nSecret=source=file,type=mount,mode=400",
+            &[
+                "key: my\n",
+                "secretName: file\n",
+                "mountPath: /run/secrets/file\n",
+            ],
+            &["source="],
+        ),
+        (
+            "HealthCmd=test -f /ok\nHealthOnFailure=restart",
+            &[
+                "restartPolicy: OnFailure",
+                "livenessProbe",
+                "restart: no: it is restarted when its health check fails",
+            ],
+            &["restartPolicy: Never"],
+        ),
+        (
+            "[Service]\nRestart=on-success",
+            &["restart: on-success: it is restarted after failures, too"],
+            &["restartPolicy"],
+        ),
+        (
+            "Mount=type=image,source=data,destination=/d,rw=true",
+            &["image /d: the option rw"],
+            &[],
+        ),
         ("Tmpfs=/run:uid=5", &["tmpfs /run: the option uid=5"], &[]),
         ("Exec=date +%%s", &["+%s"], &["stays as it is written"]),
         (
