@@ -29,6 +29,7 @@ use super::ShimError;
 use super::bundle::Bundle;
 use super::protocol::StartRequest;
 use super::user_namespace::Users;
+use crate::spec::IN_PROC;
 use crate::sys::beneath;
 use crate::sys::mount_tree::{self, ReadOnly, Spread};
 use crate::sys::process::{self, Fork};
@@ -39,20 +40,6 @@ const HARMLESS: [&str; 2] = ["/dev/shm", "/dev/termination-log"];
 
 /// The symlinks that the runtime makes in `/dev`; a mount there replaces such a link.
 const LINKS: [&str; 7] = ["core", "fd", "kcore", "ptmx", "stderr", "stdin", "stdout"];
-
-/// What may be mounted in `/proc`, as in runc (`checkProcMount`).
-const IN_PROC: [&str; 10] = [
-    "cpuinfo",
-    "diskstats",
-    "loadavg",
-    "meminfo",
-    "slabinfo",
-    "stat",
-    "swaps",
-    "sys/crypto/fips_enabled",
-    "sys/kernel/ns_last_pid",
-    "uptime",
-];
 
 /// Longest message of the mounting process.
 const MESSAGE_BYTES: u64 = 1024;

@@ -186,7 +186,8 @@ fn message_path(container: &Container, path: &Path<'_>, report: &Report) -> Stri
     absolute(written, &at, report);
     if let Some(written) = written.filter(|written| written.starts_with('/')) {
         // The file is mounted, so the rules for mounts apply.
-        volume::mount_path(written, &at, report);
+        let target = volume::mount_path(written, &at, report);
+        volume::refuse_proc(&target, written, &at, report);
     }
     written.unwrap_or("/dev/termination-log").to_owned()
 }

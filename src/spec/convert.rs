@@ -11,6 +11,7 @@ use super::configuration::Configuration;
 use super::document::{Document, bare};
 use super::encrypted::Opened;
 use super::error::{FieldError, MAX_ERRORS, Path, Problem, Report};
+use super::owned::Makers;
 use super::parse::{parse, text};
 use super::pod::{PodKey, PodSpec, Protocol};
 use super::pod_security::PodSecurity;
@@ -146,6 +147,8 @@ pub fn documents_beside(
         .iter()
         .for_each(|value| find_classes(value, &mut own));
     let known = Known { own: &own, others };
+    let mut makers = Makers::default();
+    values.iter().for_each(|value| makers.find(value));
     for (number, mut value) in values.into_iter().enumerate() {
         let report = Report::new(number);
         if decode::two_documents(&value, &report) {
@@ -154,7 +157,7 @@ pub fn documents_beside(
         }
         decode::duplicate_keys(&value, &Path::Root, &report);
         let of = (Some(context.node_name), context);
-        let mut document = Document::new(of, known, result.pods.len(), &report);
+        let mut document = Document::new(of, (known, &makers), result.pods.len(), &report);
         document.object(&mut value, &Path::Root, None);
         for (index, pod) in document.pods {
             let again = !seen.pods.insert(pod.key.clone());
@@ -311,8 +314,8 @@ pub fn admitted(json: &[u8]) -> Result<PodSpec, Vec<FieldError>> {
         own: &none,
         others: Others::Some(&none),
     };
-    let context = ConvertContext::of("");
-    let mut document = Document::new((None, &context), known, 0, &report);
+    let (context, makers) = (ConvertContext::of(""), Makers::default());
+    let mut document = Document::new((None, &context), (known, &makers), 0, &report);
     if let [value] = values.as_mut_slice() {
         document.object(value, &Path::Root, None);
     }

@@ -7,6 +7,7 @@ use super::configuration::{self, Object, ObjectKind};
 use super::convert::{ConvertContext, MAX_PODS};
 use super::encrypted::Opened;
 use super::error::{Path, Report};
+use super::owned::Makers;
 use super::pod::PodSpec;
 use super::pod_security::PodSecurity;
 use super::priority::{Asked, Known};
@@ -24,6 +25,8 @@ pub(super) struct Document<'r> {
     /// `None`: keep the manifest's node name.
     node_name: Option<&'r str>,
     known: Known<'r>,
+    /// The documents of the file that stand for pods.
+    makers: &'r Makers,
     /// The level that pods may not exceed.
     pod_security: PodSecurity,
     opened: &'r Opened,
@@ -61,13 +64,14 @@ impl<'r> Document<'r> {
     /// earlier documents of the file.
     pub(super) fn new(
         (node_name, context): (Option<&'r str>, &ConvertContext<'r>),
-        known: Known<'r>,
+        (known, makers): (Known<'r>, &'r Makers),
         before: usize,
         report: &'r Report,
     ) -> Self {
         Self {
             node_name,
             known,
+            makers,
             pod_security: context.pod_security,
             opened: context.opened,
             zones: context.zones,
@@ -111,6 +115,14 @@ impl<'r> Document<'r> {
         let known = kinds::READ.contains(&kind.as_str()) || kinds::READ.contains(&single);
         if let Some(version) = version.as_deref().filter(|v| known && kinds::is_custom(v)) {
             return kinds::passed_over(&kind, version, &path.field("kind"), self.report);
+        }
+        if let Some(maker) = self.makers.of(value) {
+            let at = path.field("metadata");
+            let message = format!("{maker} makes it by itself");
+            let advice = "remove this document".to_owned();
+            return self
+                .report
+                .skip(&at.field("ownerReferences"), message, advice);
         }
         match kind.as_str() {
             "Pod" | "Service" | "List" | "PodList" | "ServiceList" => {

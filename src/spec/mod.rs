@@ -61,6 +61,7 @@ mod lifecycle_rules;
 mod manifest;
 pub(crate) mod names;
 mod network;
+mod owned;
 pub(crate) mod parse;
 mod pod_level;
 mod pod_volume;
@@ -109,4 +110,5 @@ pub use service::{
     Families, ServiceAddress, ServiceDocument, ServicePort, ServiceSpec, TargetPort,
 };
 pub use user_namespace::IdRange;
+pub use volume::IN_PROC;
 pub use workload::{Workload, WorkloadKey, WorkloadKind};

@@ -87,6 +87,14 @@ fn defaults(service: &mut core::Service) {
     let Some(spec) = &mut service.spec else {
         return;
     };
+    // Empty texts are none, as charts write them.
+    for field in [
+        &mut spec.external_traffic_policy,
+        &mut spec.load_balancer_ip,
+        &mut spec.external_name,
+    ] {
+        field.take_if(|text| text.is_empty());
+    }
     text(&mut spec.type_, "ClusterIP");
     text(&mut spec.session_affinity, "None");
     if spec.type_.as_deref() != Some("ExternalName") {

@@ -3,7 +3,9 @@
 //!
 //! `tests/spec_properties/fields.rs` lists every field and how it is treated.
 
-use k8s_openapi::api::core::v1::{Container, PodSecurityContext, PodSpec};
+use k8s_openapi::api::core::v1::{
+    Container, PodAffinity, PodAntiAffinity, PodSecurityContext, PodSpec,
+};
 
 use super::confinement;
 use super::error::{Path, Report};
@@ -43,8 +45,12 @@ pub(crate) fn pod(spec: &PodSpec, path: &Path<'_>, report: &Report) {
         report.forbidden(&at, detail);
     }
     match spec.os.as_ref().map(|os| os.name.as_str()) {
-        // A pod for another system is valid, but not admitted.
-        None | Some("linux" | "windows") => {}
+        None | Some("linux") => {}
+        // It is valid, but not admitted.
+        Some("windows") => report.warn(
+            &path.field("os").field("name"),
+            "accepted, but the pod waits for ever: this node runs Linux",
+        ),
         Some(other) => report.unsupported(
             &path.field("os").field("name"),
             other,
@@ -89,12 +95,16 @@ fn without_cluster(spec: &PodSpec) -> [Idle<'_>; 8] {
     [
         (
             "affinity.podAffinity",
-            affinity.is_some_and(|a| a.pod_affinity.is_some()),
+            affinity
+                .and_then(|a| a.pod_affinity.as_ref())
+                .is_some_and(|asked| *asked != PodAffinity::default()),
             ALONE,
         ),
         (
             "affinity.podAntiAffinity",
-            affinity.is_some_and(|a| a.pod_anti_affinity.is_some()),
+            affinity
+                .and_then(|a| a.pod_anti_affinity.as_ref())
+                .is_some_and(|asked| *asked != PodAntiAffinity::default()),
             ALONE,
         ),
         (

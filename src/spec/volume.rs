@@ -253,6 +253,18 @@ pub(crate) fn mounts(
             report.not_found(&path.field("name"), &mount.name);
         }
         let target = mount_path(&mount.mount_path, &path.field("mountPath"), report);
+        let of_host = |v: &Volume| v.name == mount.name && v.host_path.is_some();
+        if !volumes.iter().any(of_host) {
+            refuse_proc(&target, &mount.mount_path, &path.field("mountPath"), report);
+        } else if let Some(name) = target.strip_prefix("/proc/")
+            && !IN_PROC.contains(&name)
+        {
+            let at = path.field("mountPath");
+            let written = &mount.mount_path;
+            let message = format!("Invalid value: {written:?}: must not be below /proc");
+            let hint = format!("of it only {} can be replaced", IN_PROC.join(", "));
+            report.error_hint(&at, message, hint);
+        }
         if !target.is_empty() && !seen.insert(target.clone()) {
             let at = path.field("mountPath");
             report.invalid(&at, &mount.mount_path, "must be unique");
@@ -332,13 +344,33 @@ pub(super) fn mount_path(written: &str, path: &Path<'_>, report: &Report) -> Str
     if parts.is_empty() {
         report.invalid(path, written, "must not be the container's root");
     }
-    // The runtime trusts what it reads there about itself and the container.
-    match parts.as_slice() {
-        ["proc"] => report.invalid(path, written, "must not be /proc"),
-        ["proc", ..] => report.invalid(path, written, "must not be below /proc"),
-        _ => {}
-    }
     format!("/{}", parts.join("/"))
+}
+
+/// What of the node may be mounted in `/proc`, as in runc (`checkProcMount`): LXCFS has such files.
+pub const IN_PROC: [&str; 10] = [
+    "cpuinfo",
+    "diskstats",
+    "loadavg",
+    "meminfo",
+    "slabinfo",
+    "stat",
+    "swaps",
+    "sys/crypto/fips_enabled",
+    "sys/kernel/ns_last_pid",
+    "uptime",
+];
+
+/// Refuses `/proc` and what is below: the runtime trusts what it reads there about itself and the container.
+pub(super) fn refuse_proc(target: &str, written: &str, path: &Path<'_>, report: &Report) {
+    let detail = match target.strip_prefix("/proc") {
+        Some("") => "must not be /proc",
+        Some(below) if below.starts_with('/') => "must not be below /proc",
+        _ => return,
+    };
+    let message = format!("Invalid value: {written:?}: {detail}");
+    let hint = "mount it elsewhere; only a `hostPath` of the node's /proc can be there";
+    report.error_hint(path, message, hint.to_owned());
 }
 
 fn check_sub_path(text: &str, path: &Path<'_>, report: &Report) {

@@ -149,6 +149,40 @@ fn a_mount_that_a_container_left_in_a_volume_does_not_keep_its_pod() {
     agent.wait_running("a");
 }
 
+/// Agents of monitoring have the node's /proc at /proc, and LXCFS has files of its own there.
+#[test]
+fn the_nodes_proc_and_files_in_proc_can_be_mounted_there_and_nothing_else() {
+    let agent = Agent::start();
+    let meminfo = agent.root.join("meminfo");
+    fs::write(&meminfo, "MemTotal: 1234 kB\n").expect("written");
+    let volume = |path: &str| format!("  volumes: [{{name: v, hostPath: {{path: {path}}}}}]\n");
+    let mount = |at: &str| format!("    volumeMounts: [{{name: v, mountPath: {at}}}]\n");
+    let script = "cat /proc/sys/kernel/osrelease; echo 1 >/proc/sys/kernel/panic || echo kept; exec sleep 1000";
+    let whole = shell_pod("whole", script, &volume("/proc"), &mount("/proc"));
+    agent.write("whole.yaml", &whole);
+    let path = meminfo.to_str().expect("utf-8");
+    let file = shell_pod(
+        "file",
+        "cat /proc/meminfo; exec sleep 1000",
+        &volume(path),
+        &mount("/proc/meminfo"),
+    );
+    agent.write("file.yaml", &file);
+    let etc = shell_pod("etc", SLEEP, &volume("/etc"), &mount("/proc"));
+    agent.write("etc.yaml", &etc);
+    agent.wait_running("whole");
+    agent.wait_line("whole", "kept");
+    agent.wait_running("file");
+    agent.wait_line("file", "MemTotal: 1234 kB");
+    // The processes are those of the node.
+    let pid = std::process::id();
+    agent.ok(&["exec", "whole", "--", "test", "-d", &format!("/proc/{pid}")]);
+    wait_event(&agent, |event| {
+        let message = event["message"].as_str().unwrap_or_default();
+        event["involvedObject"]["name"] == "etc" && message.contains("is not of type proc")
+    });
+}
+
 #[test]
 fn a_run_directory_that_outlived_a_reboot_counts_as_empty() {
     let agent = Agent::start();

@@ -37,6 +37,7 @@ pub(super) fn of(mut written: PersistentVolume, path: &Path<'_>, report: &Report
         Some(spec) => {
             spec.volume_mode.get_or_insert("Filesystem".to_owned());
             let policy = &mut spec.persistent_volume_reclaim_policy;
+            policy.take_if(|given| given.is_empty());
             policy.get_or_insert(RETAIN.to_owned());
             self::spec(spec, &at, report);
             // What clients are shown is what happens.

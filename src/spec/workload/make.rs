@@ -75,6 +75,13 @@ pub(in crate::spec) fn read(
     if let Some(given) = get_mut(value, "apiVersion") {
         *given = version;
     }
+    if outdated
+        && kind == WorkloadKind::DaemonSet
+        && let Some(spec) = get_mut(value, "spec")
+    {
+        // Of `extensions/v1beta1`, and written by a server.
+        spec.remove("templateGeneration");
+    }
     let manifest = Arc::from(parse::json(value));
     value.remove("apiVersion");
     value.remove("kind");
