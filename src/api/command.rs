@@ -306,7 +306,8 @@ pub enum Command {
     },
     /// Stop all pods, group by group, and keep them stopped.
     BeginShutdown {
-        /// JSON lines: `{"type":"group",…}` as each group begins to stop, `{"type":"ended"}`. Closed at the end.
+        /// JSON lines: `{"type":"group",…}` as each group begins to stop, `{"type":"ended"}` or
+        /// `{"type":"cancelled"}`. Closed at the end.
         reply: Sender<Result<Receiver<String>, CommandError>>,
     },
     /// Cancel a shutdown: start the pods again.

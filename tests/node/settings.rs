@@ -181,6 +181,55 @@ fn changed_settings_take_effect_at_once_without_effect_on_pods() {
     assert_eq!(pid_of(&agent, &before), pid_of(&agent, &after));
 }
 
+/// Neither closes a file, and the second one comes before the first one was read.
+#[test]
+fn drop_ins_that_are_removed_or_linked_one_after_the_other_are_read() {
+    let (agent, _) = configured("maxPods: 10\n");
+    let (folder, targets) = (
+        agent.root.join("etc/config.d"),
+        agent.root.join("etc/targets"),
+    );
+    fs::create_dir(&targets).expect("temp dir");
+    let wait_for = |max_pods: u64, per_core: u64| {
+        let deadline = std::time::Instant::now() + common::PATIENCE;
+        loop {
+            let shown = configz(&agent);
+            let config = &shown["kubeletconfig"];
+            if config["maxPods"] == max_pods && config["podsPerCore"] == per_core {
+                return;
+            }
+            assert!(
+                std::time::Instant::now() < deadline,
+                "{shown}\n{}",
+                agent.log()
+            );
+            std::thread::sleep(Duration::from_millis(50)); // No client is told of settings.
+        }
+    };
+    let names = ["30-a.conf", "40-b.conf"];
+    let texts = ["maxPods: 40\n", "podsPerCore: 33\n"];
+    for (name, text) in names.iter().zip(texts) {
+        let text = format!("kind: KubeletConfiguration\n{text}");
+        fs::write(targets.join(name), text).expect("written");
+        std::os::unix::fs::symlink(format!("../targets/{name}"), folder.join(name))
+            .expect("linked");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    wait_for(40, 33);
+    // What a link leads to.
+    fs::write(
+        targets.join(names[0]),
+        "kind: KubeletConfiguration\nmaxPods: 41\n",
+    )
+    .expect("written");
+    wait_for(41, 33);
+    for name in names {
+        fs::remove_file(folder.join(name)).expect("removed");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    wait_for(10, 0);
+}
+
 #[test]
 fn a_changed_priority_class_applies_to_its_pods_without_a_restart() {
     let agent = Agent::start();

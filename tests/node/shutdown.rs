@@ -235,6 +235,27 @@ fn a_shutdown_goes_on_after_the_agent_was_killed() {
 }
 
 #[test]
+fn a_client_that_waits_for_a_shutdown_is_told_when_it_is_called_off() {
+    let agent = agent_with("kind: KubeletConfiguration\nshutdownGracePeriod: 60s\n");
+    let slow = "trap '' TERM; echo up; while :; do sleep 1; done";
+    let pod = shell_pod("slow", slow, "", "");
+    agent.write("slow.yaml", &pod.replace("Seconds: 2", "Seconds: 60"));
+    agent.wait_running("slow");
+    agent.wait_line("slow", "up");
+    let waiting = shutdown(&agent);
+    super::events::wait_event(&agent, |event| {
+        event["reason"] == "Killing" && event["involvedObject"]["name"] == "slow"
+    });
+    agent.ok(&["shutdown", "--cancel"]);
+    let output = waiting.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && said.contains("the shutdown was called off"),
+        "{output:?}"
+    );
+}
+
+#[test]
 fn a_pod_that_ignores_its_stop_signal_does_not_delay_the_others_and_sigpwr_begins_a_shutdown() {
     let agent = agent_with(
         "kind: KubeletConfiguration\nshutdownGracePeriod: 4s\nshutdownGracePeriodCriticalPods: 2s\n",

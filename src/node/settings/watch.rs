@@ -16,6 +16,12 @@ use crate::sys::clock;
 /// A change without a close or rename counts as complete when nothing more has happened for this long.
 const SETTLE: Duration = Duration::from_millis(500);
 
+/// After a change the files are read at the latest after this time, whatever else happens beside them.
+const AT_LAST: Duration = Duration::from_secs(5);
+
+/// So many folders are watched for targets of linked drop-ins: each takes one of the instances that a user has.
+const MAX_LINKED: usize = 8;
+
 /// The interval of checks while a folder to watch is missing.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
 
@@ -66,25 +72,40 @@ pub(in crate::node) async fn watch(
 /// The folders in which changes of the files show, including those of links' targets.
 fn folders(files: &Files) -> Vec<PathBuf> {
     let mut folders = resolver::folders(&files.file);
-    folders.extend(files.dir.clone());
+    let Some(dir) = &files.dir else {
+        return folders;
+    };
+    folders.push(dir.clone());
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let linked = entries.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+    let targets = linked.filter_map(|target| dir.join(target).parent().map(Path::to_owned));
+    let others: BTreeSet<PathBuf> = targets.filter(|folder| !folders.contains(folder)).collect();
+    folders.extend(others.into_iter().take(MAX_LINKED));
     folders
 }
 
 /// Waits until a settings file may have changed and is no longer being written.
 async fn any_change(watches: &mut [Watch], folders: &[PathBuf], files: &Files) {
+    let patience = match blind(watches, folders) {
+        false => Duration::MAX,
+        true => LOOK_AGAIN,
+    };
+    let closed = next(watches, patience).await;
+    if !blind(watches, folders) && !closed.iter().any(|path| concerns(path, files)) {
+        settled(watches, files).await;
+    }
+}
+
+/// Waits until a settings file is closed, or nothing more happens: editors move the old file away before they write the new
+/// one, and links and removals close nothing.
+async fn settled(watches: &mut [Watch], files: &Files) {
+    let first = clock::now();
     loop {
-        let patience = match blind(watches, folders) {
-            false => Duration::MAX,
-            true => LOOK_AGAIN,
-        };
-        let closed = next(watches, patience).await;
-        if blind(watches, folders) || closed.iter().any(|path| concerns(path, files)) {
-            return;
-        }
-        // Editors move the old file away before they write the new one.
         let begin = clock::now();
-        let more = next(watches, SETTLE).await;
-        if clock::now().duration_since(begin) >= SETTLE
+        let left = AT_LAST.saturating_sub(begin.duration_since(first));
+        let patience = SETTLE.min(left);
+        let more = next(watches, patience).await;
+        if clock::now().duration_since(begin) >= patience
             || more.iter().any(|path| concerns(path, files))
         {
             return;

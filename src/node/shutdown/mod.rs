@@ -233,7 +233,10 @@ impl Node {
             }
             (Some(_), None) => {
                 self.report_shutdown("Shutdown manager detected shutdown cancellation");
-                self.shutdown.waiting.clear();
+                let line = json!({ "type": "cancelled" }).to_string();
+                for client in self.shutdown.waiting.drain(..) {
+                    let _ = client.try_send(line.clone());
+                }
             }
             (Some(_), Some(_)) | (None, None) => {}
         }
