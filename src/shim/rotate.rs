@@ -1,12 +1,14 @@
 //! Log rotation. `<n>.log` is current, `<n>.log.<YYYYMMDD-HHMMSS>` the newest before it, and older ones end in
-//! `.gz`, compressed by a child at the lowest priority: into a `.tmp`, then renamed. More logs of the same second
-//! are `<n>.log.<YYYYMMDD-HHMMSS>-0001` and so on.
+//! `.gz`, compressed by a child at the lowest priority: into a `.tmp`, flushed to disk, renamed, and only then is the
+//! plain one removed. While both are there, the plain one counts. More logs of the same second are
+//! `<n>.log.<YYYYMMDD-HHMMSS>-0001` and so on.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use super::stamp::civil;
+use crate::sys::file;
 use crate::sys::process::{self, Fork};
 use crate::types::InOrder;
 
@@ -40,27 +42,25 @@ fn place(current: &Path, old: &Path) -> Option<(String, u32)> {
     Some((stamp.to_owned(), number))
 }
 
-/// Removes what a crashed compressor left (unless one is at `work`), plain files that have a compressed twin, and
-/// the oldest until `max_files` are left with the current one.
+/// Removes the oldest logs until `max_files` are left with the current one, and before that, unless a compressor is at
+/// `work`, what one left that was killed: half a `.tmp`, or a `.gz` beside its plain file. Such a plain file is
+/// compressed again: a `.gz` of an earlier version may be empty after a power cut.
 pub(super) fn prune(current: &Path, max_files: u32, work: bool) -> io::Result<()> {
     if !work {
-        for path in siblings(current)?
-            .iter()
-            .filter(|path| ends_with(path, ".tmp"))
-        {
-            fs::remove_file(path)?;
+        for path in siblings(current)? {
+            let twin = ends_with(&path, ".gz") && stem(&path).exists();
+            if twin || ends_with(&path, ".tmp") {
+                file::remove_file(&path)?;
+            }
         }
     }
-    let mut old = rotated(current)?;
-    old.retain(|path| {
-        let twin = with_suffix(path, ".gz").exists() && !ends_with(path, ".gz");
-        let gone = twin && fs::remove_file(path).is_ok();
-        !gone
-    });
+    let mut old: Vec<PathBuf> = rotated(current)?.iter().map(|path| stem(path)).collect();
+    old.dedup();
     let keep = (max_files as usize).saturating_sub(1);
     let excess = old.len().saturating_sub(keep);
-    for path in &old[..excess] {
-        fs::remove_file(path)?;
+    for plain in &old[..excess] {
+        file::remove_file(plain)?;
+        file::remove_file(&with_suffix(plain, ".gz"))?;
     }
     Ok(())
 }
@@ -102,10 +102,15 @@ fn compress_one(path: &Path) -> io::Result<()> {
         let _ = fs::remove_file(&temporary);
         return result;
     }
-    fs::rename(&temporary, target)?;
+    fs::rename(&temporary, &target)?;
+    if let Some(folder) = target.parent() {
+        fs::File::open(folder)?.sync_all()?;
+    }
     fs::remove_file(path)
 }
 
+/// Compresses into a file that is on disk when this returns: a power cut must not take both it and the plain one. Only
+/// the child waits for the disk.
 fn write_compressed(path: &Path, temporary: &Path) -> io::Result<()> {
     use std::os::unix::fs::OpenOptionsExt;
     let mut input = fs::File::open(path)?;
@@ -117,7 +122,7 @@ fn write_compressed(path: &Path, temporary: &Path) -> io::Result<()> {
         .open(temporary)?;
     let mut encoder = flate2::write::GzEncoder::new(output, flate2::Compression::new(6));
     io::copy(&mut input, &mut encoder)?;
-    encoder.finish().map(drop)
+    encoder.finish()?.sync_all()
 }
 
 /// Old logs, oldest first, by the stamp and the number in their names.
@@ -258,5 +263,31 @@ mod tests {
         left.sort();
         fs::remove_dir_all(&folder).unwrap();
         assert_eq!(left, [names[0], names[4], names[6], names[7]]);
+    }
+
+    #[test]
+    fn a_plain_log_stays_until_it_is_compressed_for_good() {
+        let folder = folder("twin");
+        let (current, plain) = (folder.join("0.log"), folder.join("0.log.20260102-000000"));
+        let (first, half) = (
+            folder.join("0.log.20260101-000000.gz"),
+            with_suffix(&plain, ".gz"),
+        );
+        for (path, text) in [(&first, "first"), (&plain, "whole"), (&half, "")] {
+            fs::write(path, text).unwrap();
+        }
+        prune(&current, 3, true).unwrap();
+        assert!(first.exists(), "the twins count as one");
+        assert!(
+            plain.exists() && half.exists(),
+            "the compressor is about to remove the plain one"
+        );
+        prune(&current, 3, false).unwrap();
+        assert!(first.exists() && plain.exists() && !half.exists());
+        compress_one(&plain).unwrap();
+        assert!(!plain.exists());
+        let text = io::read_to_string(flate2::read::GzDecoder::new(fs::File::open(&half).unwrap()));
+        assert_eq!(text.unwrap(), "whole");
+        fs::remove_dir_all(&folder).unwrap();
     }
 }
