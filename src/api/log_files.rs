@@ -25,6 +25,12 @@ pub(crate) const MAX_TAIL: u64 = 16 << 20;
 /// Limit of directory entries: a container may have the directory mounted.
 const MAX_NAMES: usize = 10_000;
 
+/// How a compressed file begins (RFC 1952).
+const GZIP_MAGIC: [u8; 3] = [0x1f, 0x8b, 8];
+
+/// Size of a read of a compressed file, in bytes: so much before damage is lost with it.
+const PIECE: usize = 4096;
+
 /// Length of `YYYYMMDD-HHMMSS`; a number may follow.
 const STAMP: usize = 15;
 
@@ -59,8 +65,8 @@ pub(crate) fn files_of(dir: &Path, attempt: u32) -> io::Result<Vec<LogFile>> {
             });
         }
     }
-    // A compressed file is complete once it has its name; the plain one beside it is about to be removed.
-    files.order_by_key(|f| (f.is_current(), f.rotated.clone(), !f.gzip));
+    // A plain file is removed once its compressed one is complete. Until then, it counts.
+    files.order_by_key(|f| (f.is_current(), f.rotated.clone(), f.gzip));
     files.dedup_by(|later, kept| later.rotated == kept.rotated);
     Ok(files)
 }
@@ -69,6 +75,15 @@ impl LogFile {
     /// Whether the file is still written to.
     pub(crate) fn is_current(&self) -> bool {
         self.rotated.0.is_empty()
+    }
+
+    /// Whether a compressed file is obviously none, such as one without content after a power cut. One that is damaged
+    /// further behind is found when it is read.
+    pub(crate) fn is_void(&self) -> bool {
+        let mut head = Vec::new();
+        let most = GZIP_MAGIC.len() as u64;
+        let read = |file: File| file.take(most).read_to_end(&mut head);
+        self.gzip && open(&self.path).and_then(read).is_ok() && head != GZIP_MAGIC
     }
 }
 
@@ -125,6 +140,12 @@ pub(crate) struct Source {
     begun: Vec<u8>,
     /// Bytes to skip first.
     skip: u64,
+    /// The path of a compressed file.
+    gzip: Option<PathBuf>,
+    /// Whether the rest of a compressed file cannot be read: the file ends there.
+    damaged: bool,
+    /// Whether that is not to be logged.
+    quiet: bool,
 }
 
 impl std::fmt::Debug for Source {
@@ -147,18 +168,28 @@ impl Source {
             raw.seek(io::SeekFrom::Start(offset))?;
             Box::new(raw)
         };
+        let capacity = if file.gzip { PIECE } else { BLOCK };
         Ok(Self {
             inode,
-            read: BufReader::with_capacity(BLOCK, read),
+            read: BufReader::with_capacity(capacity, read),
             begun: Vec::new(),
             skip: if file.gzip { offset } else { 0 },
+            gzip: file.gzip.then(|| file.path.clone()),
+            damaged: false,
+            quiet: false,
         })
     }
 
     /// Skips a block; `false` if there is nothing left to skip.
     pub(crate) fn skip(&mut self) -> io::Result<bool> {
         let most = self.skip.min(BLOCK as u64);
-        let passed = io::copy(&mut (&mut self.read).take(most), &mut io::sink())?;
+        let passed = match io::copy(&mut (&mut self.read).take(most), &mut io::sink()) {
+            Ok(passed) => passed,
+            Err(error) => {
+                self.break_off(error)?;
+                0
+            }
+        };
         self.skip = match passed {
             0 => 0,
             passed => self.skip - passed,
@@ -169,9 +200,16 @@ impl Source {
     /// Reads the next complete record without its newline into `record`; `false` at the current end.
     pub(crate) fn next(&mut self, record: &mut Vec<u8>) -> io::Result<bool> {
         let room = MAX_RECORD.saturating_sub(self.begun.len() as u64);
-        (&mut self.read)
+        if self.damaged {
+            return Ok(false);
+        }
+        let read = (&mut self.read)
             .take(room)
-            .read_until(b'\n', &mut self.begun)?;
+            .read_until(b'\n', &mut self.begun);
+        if let Err(error) = read {
+            self.break_off(error)?;
+            return Ok(false);
+        }
         let whole = self.begun.last() == Some(&b'\n');
         if !whole && (self.begun.len() as u64) < MAX_RECORD {
             return Ok(false);
@@ -183,14 +221,44 @@ impl Source {
         std::mem::swap(record, &mut self.begun);
         Ok(true)
     }
+
+    /// Whether lines are missing at the end.
+    pub(crate) fn is_damaged(&self) -> bool {
+        self.damaged
+    }
+
+    /// A compressed file that cannot be read on ends: the files after it can be read all the same.
+    fn break_off(&mut self, error: io::Error) -> io::Result<()> {
+        let Some(path) = &self.gzip else {
+            return Err(error);
+        };
+        if !self.quiet {
+            let path = path.display();
+            tracing::warn!("could not read all of log `{path}`: {error}, skipping the rest of it");
+        }
+        self.damaged = true;
+        Ok(())
+    }
 }
 
-/// Finds where the last `lines` lines of `files` begin: index of the file and offset in it. Searches at most
-/// [`MAX_TAIL`] bytes, and yields after every block.
-pub(crate) async fn tail(files: &[LogFile], lines: u64) -> io::Result<(usize, u64)> {
+/// Where the last lines of a log begin.
+#[derive(Debug, Default)]
+pub(crate) struct Start {
+    /// Index of the file.
+    pub(crate) file: usize,
+    /// Offset in it.
+    pub(crate) offset: u64,
+    /// Files with lines that should be among them, but cannot be read.
+    pub(crate) damaged: Vec<PathBuf>,
+}
+
+/// Finds where the last `lines` lines of `files` begin. Searches at most [`MAX_TAIL`] bytes, and yields after every
+/// block.
+pub(crate) async fn tail(files: &[LogFile], lines: u64) -> io::Result<Start> {
     let mut missing = Missing {
         lines,
         bytes: MAX_TAIL,
+        damaged: Vec::new(),
     };
     for (index, file) in files.iter().enumerate().rev() {
         let begin = if file.gzip {
@@ -199,16 +267,24 @@ pub(crate) async fn tail(files: &[LogFile], lines: u64) -> io::Result<(usize, u6
             tail_plain(&open(&file.path)?, &mut missing).await?
         };
         if let Some(offset) = begin {
-            return Ok((index, offset));
+            return Ok(Start {
+                file: index,
+                offset,
+                damaged: missing.damaged,
+            });
         }
     }
-    Ok((0, 0))
+    Ok(Start {
+        damaged: missing.damaged,
+        ..Start::default()
+    })
 }
 
 /// Lines and bytes left to search.
 struct Missing {
     lines: u64,
     bytes: u64,
+    damaged: Vec<PathBuf>,
 }
 
 /// Finds where the missing lines begin, if they do in this file.
@@ -277,11 +353,15 @@ async fn tail_gzip(file: &LogFile, missing: &mut Missing) -> io::Result<Option<u
     let mut read = 0;
     // Counted while the file is read, and used once all of it is.
     let mut source = Source::open(file, 0)?;
+    source.quiet = true;
     let (mut lines, mut bytes) = (0, 0);
     while source.next(&mut record)? {
         lines += ends(&record);
         bytes += record.len() as u64 + 1;
         pause(&mut read, &record).await;
+    }
+    if source.damaged {
+        missing.damaged.push(file.path.clone());
     }
     if lines <= missing.lines && bytes <= missing.bytes {
         missing.lines -= lines;
@@ -289,6 +369,7 @@ async fn tail_gzip(file: &LogFile, missing: &mut Missing) -> io::Result<Option<u
         return Ok(None);
     }
     let mut source = Source::open(file, 0)?;
+    source.quiet = true;
     let mut skip = lines.saturating_sub(missing.lines);
     let least = bytes.saturating_sub(missing.bytes);
     let mut offset = 0;

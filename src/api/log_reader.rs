@@ -15,7 +15,7 @@ use k8s_openapi::jiff::Timestamp;
 use smol::Async;
 use smol::channel::Receiver;
 
-use super::log_files::{BLOCK, LogFile, Source, files_of, next_attempt, tail};
+use super::log_files::{BLOCK, LogFile, Source, Start, files_of, next_attempt, tail};
 use super::log_line::Record;
 
 /// Approximate size of a chunk, in bytes.
@@ -88,6 +88,8 @@ pub struct LogReader {
     worked: usize,
     record: Vec<u8>,
     done: bool,
+    /// Files that were known to be damaged at first.
+    damaged: Vec<PathBuf>,
 }
 
 /// What to read after the open file.
@@ -118,18 +120,17 @@ impl LogReader {
             false => None,
         };
         let mut files = files_of(&options.dir, options.attempt)?;
-        let mut offset = 0;
-        if let Some(lines) = options.tail_lines {
-            let (first, at) = tail(&files, lines).await?;
-            files.drain(..first);
-            offset = at;
-        }
+        let start = match options.tail_lines {
+            Some(lines) => tail(&files, lines).await?,
+            None => Start::default(),
+        };
+        files.drain(..start.file);
         let mut ahead: std::collections::VecDeque<_> =
             files.into_iter().map(|file| (file, 0)).collect();
         if let Some(first) = ahead.front_mut() {
-            first.1 = offset;
+            first.1 = start.offset;
         }
-        Ok(Self {
+        let mut reader = Self {
             left: options.limit_bytes.unwrap_or(u64::MAX),
             options,
             ahead,
@@ -143,7 +144,19 @@ impl LogReader {
             worked: 0,
             record: Vec::new(),
             done: false,
-        })
+            damaged: start.damaged,
+        };
+        if reader.options.tail_lines.is_none() {
+            let void = reader.ahead.iter().map(|(file, _)| file);
+            let void = void.filter(|file| file.is_void() && !reader.too_old(file));
+            reader.damaged = void.map(|file| file.path.clone()).collect();
+        }
+        Ok(reader)
+    }
+
+    /// Files that are known to be damaged before anything is read of them: lines are missing.
+    pub fn damaged(&self) -> &[PathBuf] {
+        &self.damaged
     }
 
     /// Returns the next chunk; `None` at the end.
@@ -204,6 +217,9 @@ impl LogReader {
 
     /// Handles the end of an open file; `true` if there is a file to read next, or the end is final.
     fn leave_source(&mut self, alive: bool, out: &mut Vec<u8>) -> io::Result<bool> {
+        if self.source.as_ref().is_some_and(Source::is_damaged) {
+            self.end_lines(out);
+        }
         if !self.ahead.is_empty() {
             self.source = None;
             return Ok(true);
@@ -365,6 +381,17 @@ impl LogReader {
         for stream in 0..2 {
             let line = std::mem::take(&mut self.pending[stream]);
             self.emit(&line, out);
+        }
+    }
+
+    /// Ends lines whose rest is lost, so that they do not run into the next.
+    fn end_lines(&mut self, out: &mut Vec<u8>) {
+        for stream in 0..2 {
+            let mut line = std::mem::take(&mut self.pending[stream]);
+            if !line.is_empty() {
+                line.push(b'\n');
+                self.emit(&line, out);
+            }
         }
     }
 

@@ -114,6 +114,88 @@ fn several_files_of_one_second_come_in_order() {
 }
 
 #[test]
+fn damaged_files_are_skipped_and_named_and_what_can_be_read_is() {
+    for (sentence, spoil) in [
+        ("empty", (|gz| gz.clear()) as fn(&mut Vec<u8>)),
+        ("zeroes", |gz| gz.fill(0)),
+        ("cut off", |gz| gz.truncate(30)),
+        ("flipped", |gz| {
+            gz.iter_mut().skip(20).take(2).for_each(|b| *b ^= 0xff)
+        }),
+    ] {
+        let dir = Dir::new("damaged");
+        dir.gzip("0.log.20260101-000010.gz", &lines(0, 10));
+        dir.gzip("0.log.20260101-000020.gz", &lines(10, 10));
+        dir.gzip("0.log.20260101-000030.gz", &lines(20, 10));
+        let path = dir.0.join("0.log.20260101-000020.gz");
+        let mut gz = fs::read(&path).unwrap();
+        spoil(&mut gz);
+        fs::write(&path, gz).unwrap();
+        dir.write("0.log", &lines(30, 10));
+        for tail_lines in [None, Some(15), Some(99)] {
+            let options = LogOptions {
+                tail_lines,
+                ..options(&dir.0)
+            };
+            let reader = smol::block_on(LogReader::open(options.clone(), None)).unwrap();
+            let named = reader.damaged().contains(&path);
+            let obvious = ["empty", "zeroes"].contains(&sentence);
+            let expected = tail_lines.map_or(obvious, |lines| lines > 20);
+            assert_eq!(named, expected, "{sentence} {tail_lines:?}");
+            let all = read(options);
+            let (first, last) = match tail_lines {
+                Some(15) => (String::new(), shown(25, 15)),
+                _ => (shown(0, 10), shown(20, 20)),
+            };
+            assert!(
+                all.starts_with(&first) && all.ends_with(&last),
+                "{sentence}: {all}"
+            );
+        }
+    }
+}
+
+#[test]
+fn lines_before_the_damage_are_read_and_a_torn_line_ends() {
+    let dir = Dir::new("torn");
+    let mut state = 7_u32;
+    let mut noise = || {
+        state = state.wrapping_mul(1_103_515_245).wrapping_add(12_345);
+        state >> 8
+    };
+    let part = |i: u32, word: u32| format!("2026-01-01T00:00:00.{i:06}Z stdout P {word:08x} ");
+    let text: String = (0..4000).map(|i| part(i, noise()) + "\n").collect();
+    dir.gzip("0.log.20260101-000010.gz", &text);
+    dir.write("0.log", &lines(1, 2));
+    let whole = read(options(&dir.0));
+    let path = dir.0.join("0.log.20260101-000010.gz");
+    let gz = fs::read(&path).unwrap();
+    fs::write(&path, &gz[..gz.len() / 2]).unwrap();
+    let half = read(options(&dir.0));
+    assert!(
+        half.ends_with(" \nline 1\nline 2\n"),
+        "{}",
+        &half[half.len() - 99..]
+    );
+    let (most, least) = (whole.len() * 6 / 10, whole.len() * 4 / 10);
+    assert!(
+        (least..most).contains(&half.len()),
+        "{} of {}",
+        half.len(),
+        whole.len()
+    );
+}
+
+#[test]
+fn of_a_plain_file_and_its_compressed_one_the_plain_one_counts() {
+    let dir = rotated("twins");
+    dir.write("0.log.20260101-000020.gz", "");
+    assert_eq!(read(options(&dir.0)), shown(0, 30));
+    dir.gzip("0.log.20260101-000020.gz", &lines(10, 10));
+    assert_eq!(read(options(&dir.0)), shown(0, 30));
+}
+
+#[test]
 fn a_tail_begins_in_the_right_file() {
     let dir = rotated("tail");
     for n in [0, 1, 9, 10, 11, 20, 25, 29, 30, 99] {

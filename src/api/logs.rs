@@ -1,9 +1,11 @@
 //! Pod logs: `GET …/pods/{name}/log`, with the kubelet's refusals (its `pkg/kubelet/server`).
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use hyper::Response;
 use hyper::body::Bytes;
+use hyper::header::{HeaderValue, WARNING};
 use k8s_openapi::api::core::v1::{Container, ContainerRestartRule, ContainerStatus, Pod};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
@@ -68,6 +70,7 @@ pub(crate) async fn answer(
             dir.display()
         ))
     })?;
+    let warning = warning(reader.damaged());
     let chunks = smol::stream::unfold(Some(reader), |reader| async move {
         let mut reader = reader?;
         match reader.next().await {
@@ -76,7 +79,23 @@ pub(crate) async fn answer(
             Err(error) => Some((Err(error), None)),
         }
     });
-    Ok(streamed("text/plain", chunks))
+    let mut answer = streamed("text/plain", chunks);
+    if let Some(warning) = warning {
+        answer.headers_mut().insert(WARNING, warning);
+    }
+    Ok(answer)
+}
+
+/// What clients print beside the log, as kubectl does: lines of it are missing.
+fn warning(damaged: &[PathBuf]) -> Option<HeaderValue> {
+    let names = damaged.iter().filter_map(|path| path.file_name());
+    let names: Vec<_> = names.map(|name| name.to_string_lossy()).collect();
+    let text = format!(
+        "299 - \"lines of the log are missing: {} could not be read\"",
+        names.join(", ")
+    );
+    let value = HeaderValue::try_from(text).ok();
+    value.filter(|_| !damaged.is_empty())
 }
 
 /// Returns the named container, or the only regular one.

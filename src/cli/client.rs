@@ -40,6 +40,8 @@ pub struct Client {
 pub struct Response {
     /// HTTP status code.
     pub status: u16,
+    /// What to say beside the body: texts of `Warning` headers.
+    pub warnings: Vec<String>,
     /// Body without its transfer encoding.
     pub body: Body,
 }
@@ -299,6 +301,7 @@ fn read_head(stream: UnixStream) -> io::Result<Response> {
         101 | 204 => Framing::End,
         _ => Framing::UntilClose,
     };
+    let mut warnings = Vec::new();
     loop {
         let line = read_line(&mut stream)?;
         if line.is_empty() {
@@ -315,10 +318,18 @@ fn read_head(stream: UnixStream) -> io::Result<Response> {
                 left: 0,
                 first: true,
             };
+        } else if name.eq_ignore_ascii_case("warning") {
+            // `299 - "text"`
+            let text = value.split('"').nth(1);
+            warnings.extend(text.map(str::to_owned));
         }
     }
     let body = Body { stream, framing };
-    Ok(Response { status, body })
+    Ok(Response {
+        status,
+        warnings,
+        body,
+    })
 }
 
 impl Body {

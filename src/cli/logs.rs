@@ -245,7 +245,11 @@ fn seconds(text: &str) -> Option<u64> {
 /// Prints a log to its end, which others may write to at the same time: each line at once.
 pub(super) fn copy(client: &Client, stream: &Stream, shared: bool) -> Result<()> {
     let lost = |e: std::io::Error| CliError::new("lost the agent").because(e);
-    let mut body = BufReader::new(client.send("GET", &stream.path, None)?.body);
+    let answer = client.send("GET", &stream.path, None)?;
+    for warning in &answer.warnings {
+        eprintln!("warning: {}{warning}", stream.prefix);
+    }
+    let mut body = BufReader::new(answer.body);
     let prefix = stream.prefix.as_bytes();
     let mut line = prefix.to_vec();
     loop {

@@ -138,6 +138,32 @@ fn logs_of_several_pods_come_one_after_the_other_or_are_followed_together() {
     assert_eq!(noted, "No resources found in default namespace.\n");
 }
 
+#[test]
+fn a_damaged_compressed_log_costs_its_own_lines_only_and_is_said() {
+    let agent = Agent::start();
+    agent.write(
+        "a.yaml",
+        &shell_pod("a", "echo up; exec sleep 1000", "", ""),
+    );
+    let uid = agent.wait_running("a")["metadata"]["uid"].clone();
+    agent.wait_line("a", "up");
+    let uid = uid.as_str().expect("a uid");
+    let folder = agent.root.join(format!("logs/default_a_{uid}/main"));
+    let void = "0.log.20200101-000000.gz";
+    fs::write(folder.join(void), "").expect("written");
+    for more in [&[][..], &["--tail=9"], &["--since=1h", "--timestamps"]] {
+        let read = agent.cli(&[&["logs", "a"], more].concat());
+        let said = String::from_utf8_lossy(&read.stdout);
+        assert!(read.status.success() && said.ends_with("up\n"), "{read:?}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+        let noted = String::from_utf8_lossy(&read.stderr);
+        let warning = format!("warning: lines of the log are missing: {void} could not be read\n");
+        assert_eq!(noted, warning);
+    }
+    let log = agent.log();
+    assert!(log.contains("could not read all of log"), "{log}");
+}
+
 fn exec_logs(agent: &Agent, args: &[&str]) -> std::process::Child {
     coracle()
         .arg("logs")
