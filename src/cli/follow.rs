@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::args::LogsArgs;
+use super::chosen::owner_of;
 use super::client::Client;
 use super::container;
 use super::error::Result;
@@ -65,8 +66,14 @@ impl<'a> Whose<'a> {
         }
     }
 
-    /// Its pods, and whether others may come when these are gone.
-    fn pods(self, client: &Client, namespace: &str) -> Result<(Vec<Value>, bool)> {
+    /// Its pods, and whether others may come when these are gone. `origins`: where the pods of a selector came from so
+    /// far.
+    fn pods(
+        self,
+        client: &Client,
+        namespace: &str,
+        origins: &mut Origins,
+    ) -> Result<(Vec<Value>, bool)> {
         match self {
             Self::Selected(_) => {
                 let mut found = client.get(&self.path(namespace))?;
@@ -74,7 +81,10 @@ impl<'a> Whose<'a> {
                     Value::Array(pods) => pods,
                     _ => Vec::new(),
                 };
-                Ok((pods, false))
+                origins.note(&pods);
+                let alive = pods.iter().any(is_alive);
+                let more = !alive && origins.remain(client, namespace)?;
+                Ok((pods, more))
             }
             Self::Of { source, .. } => {
                 let ends = matches!(source, Source::Workload(WorkloadKind::Job, _));
@@ -84,14 +94,73 @@ impl<'a> Whose<'a> {
     }
 }
 
+/// Where pods of a selector came from. As long as one of these is there, it may make others.
+#[derive(Debug, Default)]
+struct Origins {
+    /// Pods with files of their own that had not ended.
+    pods: BTreeSet<String>,
+    /// Paths of documents whose pods are replaced.
+    documents: BTreeSet<String>,
+}
+
+impl Origins {
+    fn note(&mut self, pods: &[Value]) {
+        for pod in pods {
+            let name = pod["metadata"]["name"].as_str().unwrap_or_default();
+            let namespace = pod["metadata"]["namespace"].as_str().unwrap_or_default();
+            match owner_of(pod) {
+                // A Job ends with its pods.
+                Some((WorkloadKind::Job, _)) => {}
+                Some((kind, name)) => {
+                    let document = Source::Workload(kind, name);
+                    self.documents.insert(document.path(namespace));
+                }
+                None if is_alive(pod) => {
+                    self.pods.insert(name.to_owned());
+                }
+                // One that is being deleted comes again.
+                None if pod["metadata"]["deletionTimestamp"].is_null() => {
+                    self.pods.remove(name);
+                }
+                None => {}
+            }
+        }
+    }
+
+    fn remain(&self, client: &Client, namespace: &str) -> Result<bool> {
+        for document in &self.documents {
+            match client.get(document) {
+                Ok(_) => return Ok(true),
+                Err(error) if error.missing().is_some() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if self.pods.is_empty() {
+            return Ok(false);
+        }
+        let files = client.get("/coracle/v1/files")?;
+        let files = files["items"].as_array().into_iter().flatten();
+        let mut pods = files.flat_map(|file| file["pods"].as_array().into_iter().flatten());
+        Ok(pods.any(|pod| {
+            let name = pod["name"].as_str().unwrap_or_default();
+            pod["namespace"] == namespace && self.pods.contains(name)
+        }))
+    }
+}
+
+fn is_alive(pod: &Value) -> bool {
+    let phase = pod["status"]["phase"].as_str();
+    !matches!(phase, Some("Succeeded" | "Failed"))
+}
+
 /// Follows until all logs have ended and none is to come.
 pub(super) fn follow(client: &Client, args: &LogsArgs, whose: Whose<'_>) -> Result<ExitCode> {
     let namespace = &args.namespace.namespace;
     let (notes, news) = sync_channel(MAX_NOTES);
-    let mut seen = BTreeSet::new();
+    let (mut seen, mut origins) = (BTreeSet::new(), Origins::default());
     let (mut active, mut at_first) = (0, true);
     loop {
-        let (pods, more) = match whose.pods(client, namespace) {
+        let (pods, more) = match whose.pods(client, namespace, &mut origins) {
             Ok(found) => found,
             // Its document is gone.
             Err(error) if !at_first && error.missing().is_some() => (Vec::new(), false),
@@ -110,11 +179,7 @@ pub(super) fn follow(client: &Client, args: &LogsArgs, whose: Whose<'_>) -> Resu
             begin(client, (stream, shared), &notes, at_first);
         }
         at_first = false;
-        let alive = |pod: &Value| {
-            let phase = pod["status"]["phase"].as_str();
-            !matches!(phase, Some("Succeeded" | "Failed"))
-        };
-        if active == 0 && !more && !pods.iter().any(alive) {
+        if active == 0 && !more && !pods.iter().any(is_alive) {
             return Ok(ExitCode::SUCCESS);
         }
         for note in wait(&news) {

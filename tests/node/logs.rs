@@ -139,6 +139,54 @@ fn logs_of_several_pods_come_one_after_the_other_or_are_followed_together() {
 }
 
 #[test]
+fn a_selector_is_followed_into_the_pod_that_replaces_its_last_one() {
+    let agent = Agent::start();
+    let bare = "apiVersion: v1
+kind: Pod
+metadata: {name: bare, labels: {app: bare}}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers: [{name: main, image: 'busybox:test', command: [sh, -c, 'echo up; exec sleep 1000']}]
+";
+    let only = WEB
+        .replace("web", "only")
+        .replace("replicas: 2", "replicas: 1");
+    for (name, text, container, what, condition) in [
+        ("bare", bare, "main", "pod/bare", "condition=Ready"),
+        (
+            "only",
+            &only,
+            "two",
+            "deployment/only",
+            "condition=Available",
+        ),
+    ] {
+        let (file, selector) = (format!("{name}.yaml"), format!("app={name}"));
+        agent.write(&file, text);
+        wait(&agent, what, condition);
+        let first = pods(&agent, &selector).remove(0);
+        let mut followed = exec_logs(&agent, &["-l", &selector, "-c", container, "-f"]);
+        let said = followed.stdout.take().expect("piped");
+        let mut lines = std::io::BufRead::lines(std::io::BufReader::new(said));
+        let mut next = || lines.next().expect("it goes on").expect("text");
+        let line = next();
+        agent.ok(&["delete", &first]);
+        assert_eq!(next(), line, "the new pod of {name}");
+        agent.remove(&file);
+        assert!(lines.next().is_none(), "{name} is gone");
+        assert!(followed.wait().expect("own child").success());
+    }
+    // A pod that has ended does not come again.
+    let done = bare
+        .replace("bare", "done")
+        .replace("; exec sleep 1000", "")
+        .replace("spec:", "spec:\n  restartPolicy: Never");
+    agent.write("done.yaml", &done);
+    agent.wait_phase("done", "Succeeded");
+    assert_eq!(agent.ok(&["logs", "-l", "app=done", "-f"]), "up\n");
+}
+
+#[test]
 fn a_damaged_compressed_log_costs_its_own_lines_only_and_is_said() {
     let agent = Agent::start();
     agent.write(
