@@ -416,6 +416,9 @@ pub struct VolumeRow {
     pub claim: String,
     /// The name of the volume.
     pub volume: String,
+    /// `Bound`, `Released` without a document, or `Lost` if its record cannot be read; empty from an earlier version.
+    #[serde(default)]
+    pub status: String,
     /// Its path on the node.
     pub path: PathBuf,
     /// What the claim asks for; absent without a document.

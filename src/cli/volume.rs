@@ -43,6 +43,7 @@ fn list(client: &Client, json: bool) -> Result<ExitCode> {
         "VOLUME",
         "SIZE",
         "USED",
+        "STATUS",
         "PODS",
         "PATH",
     ];
@@ -57,6 +58,7 @@ fn list(client: &Client, json: bool) -> Result<ExitCode> {
             row.volume.clone(),
             row.requested.clone().unwrap_or_else(|| "<none>".to_owned()),
             size(row.used_bytes),
+            row.status.clone(),
             pods,
             one_line(&row.path.to_string_lossy()),
         ]

@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use super::commands::{Reply, answer};
 use super::{Input, Node};
 use crate::api::{CommandError, CommandErrorKind, VolumeRow};
-use crate::effects::volume::claim::{self, Bound, Record};
+use crate::effects::volume::claim::{self, Bound, Found, Record};
 use crate::effects::volume::claim_size::{self, Sized};
 use crate::layout::Layout;
 use crate::plan::event::Claims;
@@ -22,6 +22,9 @@ use crate::types::Gather;
 /// The maximum number of files that are counted for one list.
 const MOST_FILES: u64 = 200_000;
 
+/// The phase of a claim of which it is unknown what it is bound to.
+const LOST: &str = "Lost";
+
 /// A document with the time of its file.
 pub(super) type Shown = (Arc<Object>, Option<Time>);
 
@@ -29,8 +32,7 @@ impl Node {
     /// Shows the configuration documents, claims and volumes with their state.
     pub(super) fn show_configuration(&self) {
         let layout = &self.tools.config.layout;
-        let records = claim::records(layout);
-        let shown = with_state(&self.documents, &records, layout);
+        let shown = with_state(&self.documents, &claim::find(layout), layout);
         self.shown.store.set_configuration(&shown);
     }
 
@@ -45,7 +47,13 @@ impl Node {
 
     /// The first documents are there: claims have the sizes of before the agent restart until they are settled.
     pub(super) fn claims_known(&mut self) {
-        self.claim_sizes = claim_size::known(&self.tools.config.layout);
+        let layout = &self.tools.config.layout;
+        for lost in claim::find(layout).lost {
+            let (why, record) = (crate::chain(&lost.why), &lost.record);
+            let claim = format!("{}/{}", record.namespace, record.name);
+            tracing::warn!("claim `{claim}` is lost: {why}, keeping its data");
+        }
+        self.claim_sizes = claim_size::known(layout);
         self.settle_claims();
     }
 
@@ -109,13 +117,17 @@ impl Node {
     /// What claims are bound to. Counting files takes its time, so it is done beside the loop.
     pub(super) fn list_volumes(&self, reply: Reply<Vec<VolumeRow>>) {
         let layout = self.tools.config.layout.clone();
-        let records = claim::records(&layout);
-        let rows: Vec<VolumeRow> = records.iter().map(|record| self.row(record)).collect();
+        let found = claim::find(&layout);
+        let lost = found.lost.into_iter().map(|lost| (lost.record, true));
+        let all = found.records.into_iter().map(|record| (record, false));
+        let records: Vec<(Record, bool)> = all.chain(lost).collect();
+        let row = |(record, lost): &(Record, bool)| self.row(record, *lost);
+        let rows: Vec<VolumeRow> = records.iter().map(row).collect();
         answer(reply, async move {
             let counted = super::unblock(move || {
                 let mut budget = MOST_FILES;
                 let mut rows = rows;
-                for (row, record) in rows.iter_mut().zip(&records) {
+                for (row, (record, _)) in rows.iter_mut().zip(&records) {
                     let counted = || {
                         // The path of a local volume may be a symlink.
                         let resolved = std::fs::canonicalize(&row.path).ok();
@@ -136,13 +148,16 @@ impl Node {
     pub(super) fn remove_volume(&self, namespace: &str, name: &str, reply: Reply<VolumeRow>) {
         let layout = self.tools.config.layout.clone();
         let is_it = |record: &Record| record.namespace == namespace && record.name == name;
-        let Some(record) = claim::records(&layout).into_iter().find(is_it) else {
+        let found = claim::find(&layout);
+        let lost = found.lost.into_iter().map(|lost| lost.record).find(is_it);
+        let is_lost = lost.is_some();
+        let Some(record) = found.records.into_iter().find(is_it).or(lost) else {
             let message = format!("claim `{namespace}/{name}` is bound to nothing");
             let kind = CommandErrorKind::NotFound;
             let _ = reply.try_send(Err(CommandError { kind, message }));
             return;
         };
-        let row = self.row(&record);
+        let row = self.row(&record, is_lost);
         if !row.pods.is_empty() {
             let pods = row.pods.join(", ");
             let message = format!(
@@ -157,8 +172,8 @@ impl Node {
         answer(reply, async move {
             let removed = super::unblock(move || {
                 claim::remove(&layout, &record.namespace, &record.name)?;
-                let records = claim::records(&layout);
-                store.set_configuration(&with_state(&documents, &records, &layout));
+                let found = claim::find(&layout);
+                store.set_configuration(&with_state(&documents, &found, &layout));
                 Ok::<_, std::io::Error>(())
             });
             removed.await.map_err(|error| CommandError {
@@ -169,7 +184,7 @@ impl Node {
         });
     }
 
-    fn row(&self, record: &Record) -> VolumeRow {
+    fn row(&self, record: &Record, is_lost: bool) -> VolumeRow {
         let kind = ObjectKind::PersistentVolumeClaim;
         let key = ObjectKey::new(kind, &record.namespace, &record.name);
         let document = self
@@ -189,6 +204,12 @@ impl Node {
             namespace: record.namespace.clone(),
             claim: record.name.clone(),
             volume: volume_name(record),
+            status: match (is_lost, document) {
+                (true, _) => LOST,
+                (false, Some(_)) => "Bound",
+                (false, None) => "Released",
+            }
+            .to_owned(),
             path: record.path(&self.tools.config.layout),
             requested,
             used_bytes: 0,
@@ -227,8 +248,9 @@ fn requested(claim: &core::PersistentVolumeClaim) -> Option<Quantity> {
 }
 
 /// The documents with the state of claims and volumes, and a volume for each directory of a claim.
-fn with_state(documents: &[Shown], records: &[Record], layout: &Layout) -> Vec<Shown> {
-    let by_claim: BTreeMap<PodKey, &Record> = records
+fn with_state(documents: &[Shown], found: &Found, layout: &Layout) -> Vec<Shown> {
+    let by_claim: BTreeMap<PodKey, &Record> = found
+        .records
         .iter()
         .map(|record| {
             let (namespace, name) = (record.namespace.clone(), record.name.clone());
@@ -251,7 +273,13 @@ fn with_state(documents: &[Shown], records: &[Record], layout: &Layout) -> Vec<S
                 let key = PodKey::new(key.namespace, key.name);
                 let record = by_claim.get(&key);
                 let size = record.and_then(|record| capacity(record, claim, documents));
-                let shown = claim_shown(claim, record.copied(), size);
+                let mut shown = claim_shown(claim, record.copied(), size);
+                let mut lost = found.lost.iter().map(|lost| &lost.record);
+                let is_it =
+                    |lost: &Record| *lost.namespace == *key.namespace && *lost.name == *key.name;
+                if let Some(status) = shown.status.as_mut().filter(|_| lost.any(is_it)) {
+                    status.phase = Some(LOST.to_owned());
+                }
                 Arc::new(Object::Claim(Box::new(shown)))
             }
             Object::Volume(volume) => {

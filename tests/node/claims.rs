@@ -67,6 +67,37 @@ fn a_claim_whose_record_cannot_be_read_is_not_bound_anew() {
 }
 
 #[test]
+fn a_claim_whose_record_cannot_be_read_is_shown_and_can_be_removed() {
+    let agent = Agent::start();
+    agent.write("claim.yaml", CLAIM);
+    agent.write("a.yaml", &pod("a", "data", ""));
+    agent.wait_running("a");
+    agent.remove("a.yaml");
+    agent.wait_gone("a");
+    let folder = agent.root.join("root/claims/default_data");
+    fs::write(folder.join("claim.json"), "").expect("written");
+    agent.kill_and_restart();
+    agent.write("other.yaml", &shell_pod("other", SLEEP, "", ""));
+    agent.wait_running("other");
+    let log = agent.log();
+    assert!(
+        log.contains("claim `default/data` is lost: could not read"),
+        "{log}"
+    );
+    let path = folder.join("data").display().to_string();
+    let row = cells(&agent, &["volume", "ls"]).remove(1);
+    assert_eq!(row[1], "data");
+    assert_eq!(row[row.len() - 3..], ["Lost", "<none>", &path]);
+    assert!(agent.ok(&["get", "pvc", "data"]).contains("Lost"));
+    assert!(agent.ok(&["describe", "pvc", "data"]).contains("Lost"));
+    let removed = agent.ok(&["volume", "rm", "data", "--force"]);
+    assert_eq!(removed, format!("removed {path}\n"));
+    assert!(!folder.exists());
+    agent.write("a.yaml", &pod("a", "data", ""));
+    agent.wait_running("a");
+}
+
+#[test]
 fn data_of_a_claim_outlives_pods_files_agents_and_is_removed_on_request_only() {
     let agent = Agent::start();
     agent.write(

@@ -82,17 +82,70 @@ fn data(folder: &Path) -> PathBuf {
     folder.join("data")
 }
 
-/// The records of all claims that were ever bound and not removed, by name; those that can be read.
-pub fn records(layout: &Layout) -> Vec<Record> {
-    let mut found: Vec<Record> = all(layout).filter_map(Result::ok).collect();
-    found.order_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
+/// All claims that were ever bound and not removed, by name.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// Those whose records can be read.
+    pub records: Vec<Record>,
+    /// The others: their data is there, but what they are bound to is unknown.
+    pub lost: Vec<Lost>,
+}
+
+/// A claim whose record cannot be read.
+#[derive(Debug)]
+pub struct Lost {
+    /// What its folder says: the names, and the directory if it has one of its own.
+    pub record: Record,
+    /// Why its record cannot be read.
+    pub why: VolumeError,
+}
+
+/// Finds all claims.
+pub fn find(layout: &Layout) -> Found {
+    let mut found = Found::default();
+    for (folder, result) in all(layout) {
+        match result {
+            Ok(record) => found.records.push(record),
+            Err(why) => {
+                let record = named(&folder);
+                found.lost.extend(record.map(|record| Lost { record, why }));
+            }
+        }
+    }
+    let by_name = |a: &Record, b: &Record| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name));
+    found.records.order_by(by_name);
+    found.lost.order_by(|a, b| by_name(&a.record, &b.record));
     found
 }
 
-fn all(layout: &Layout) -> impl Iterator<Item = Result<Record, VolumeError>> {
+/// The claims whose records can be read.
+pub fn records(layout: &Layout) -> Vec<Record> {
+    find(layout).records
+}
+
+/// A claim with a directory of its own, by the name of its folder.
+fn named(folder: &Path) -> Option<Record> {
+    let (namespace, name) = folder.file_name()?.to_str()?.split_once('_')?;
+    // A claim that is being removed is none.
+    let stays = !namespace.starts_with(GOING);
+    stays.then(|| Record {
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+        bound: Bound::Directory,
+        capacity: None,
+        project: None,
+        owner: None,
+    })
+}
+
+/// The folders of claims, with their records.
+fn all(layout: &Layout) -> impl Iterator<Item = (PathBuf, Result<Record, VolumeError>)> {
     let entries = fs::read_dir(layout.claims_dir()).into_iter().flatten();
-    let entries = entries.flatten();
-    entries.filter_map(|entry| look(&entry.path()).transpose())
+    let folders = entries.flatten().map(|entry| entry.path());
+    folders.filter_map(|folder| {
+        let record = look(&folder).transpose()?;
+        Some((folder, record))
+    })
 }
 
 /// The record of a claim, if there is one that can be read.
@@ -229,7 +282,7 @@ fn known(
 /// The volumes that claims are bound to. No record may be missing: its volume would be bound twice.
 fn taken(layout: &Layout) -> Result<BTreeSet<String>, VolumeError> {
     let mut taken = BTreeSet::new();
-    for record in all(layout) {
+    for (_, record) in all(layout) {
         if let Bound::Volume { volume, .. } = record?.bound {
             taken.insert(volume);
         }
