@@ -60,7 +60,9 @@ pub(super) fn commit(
             staging.layer(&layer.diff_id),
             store.layer_dir(&layer.diff_id),
         );
-        if from.exists() && !to.exists() {
+        if from.exists() && !store.has_layer(&layer.diff_id) {
+            // What is left of a damaged one.
+            tree::remove(&to).map_err(io("remove", &to))?;
             fs::rename(&from, &to).map_err(io("move", &from))?;
         }
     }
@@ -117,7 +119,7 @@ fn is_newer(store: &ImageStore, known: &Reference, id: &str) -> bool {
     (known.pulled || known.id != id)
         && record.is_some_and(|record| {
             let mut layers = record.layers.iter();
-            layers.all(|layer| store.layer_dir(layer).exists())
+            layers.all(|layer| store.has_layer(layer))
         })
 }
 

@@ -120,9 +120,7 @@ pub(crate) fn import(
     let _lock = loop {
         let missing: Vec<&FoundLayer> = layers
             .iter()
-            .filter(|l| {
-                !store.layer_dir(&l.diff_id).exists() && !staging.layer(&l.diff_id).exists()
-            })
+            .filter(|l| !store.has_layer(&l.diff_id) && !staging.layer(&l.diff_id).exists())
             .collect();
         let unpacked = workshop.unpack(&missing, arriving, report);
         if request.pulled && unpacked.as_ref().is_err_and(|why| !is_abandoned(why)) {
@@ -135,9 +133,8 @@ pub(crate) fn import(
         }
         staging.sync()?;
         let lock = store.lock()?;
-        let here = |l: &FoundLayer| {
-            store.layer_dir(&l.diff_id).exists() || staging.layer(&l.diff_id).exists()
-        };
+        let here =
+            |l: &FoundLayer| store.has_layer(&l.diff_id) || staging.layer(&l.diff_id).exists();
         if layers.iter().all(here) {
             break lock;
         }

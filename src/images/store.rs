@@ -218,7 +218,7 @@ impl ImageStore {
 
     /// Finds an image by name, by name with digest, by id, or by an unambiguous prefix of its id (at least six
     /// digits). A digest alone decides if there is one: it identifies the content. An image whose record or config is
-    /// damaged counts as missing, so that it is imported or pulled again, which mends it.
+    /// damaged, or that lacks a layer, counts as missing, so that it is imported or pulled again, which mends it.
     pub fn lookup(&self, name: &str) -> Result<Option<Image>, ImageError> {
         let Some(id) = self.find(name)? else {
             return Ok(None);
@@ -302,8 +302,7 @@ impl ImageStore {
         references: &BTreeMap<String, String>,
         preloaded: &BTreeSet<String>,
     ) -> Option<Image> {
-        let record = self.readable(id)?;
-        let file = self.config(id)?;
+        let (record, file) = self.usable(id)?;
         let created = file.created.clone();
         let mut seen = BTreeSet::new();
         let layers = record
@@ -338,9 +337,29 @@ impl ImageStore {
         oci::parse(&bytes, "config").ok()
     }
 
-    /// Whether an image's record and config can be read.
+    /// An image's record and config, if it has all of its layers.
+    fn usable(&self, id: &str) -> Option<(Record, ConfigFile)> {
+        let record = self.readable(id)?;
+        let mut layers = record.layers.iter();
+        let whole = layers.all(|layer| self.has_layer(layer));
+        let config = self.config(id).filter(|_| whole)?;
+        Some((record, config))
+    }
+
+    /// Whether an image's record and config can be read, and its layers are there.
     pub(crate) fn is_usable(&self, id: &str) -> bool {
-        self.readable(id).is_some() && self.config(id).is_some()
+        self.usable(id).is_some()
+    }
+
+    /// Whether there is an image of this name or id that counts as missing.
+    pub fn is_damaged(&self, name: &str) -> bool {
+        self.find(name)
+            .is_ok_and(|id| id.is_some_and(|id| !self.is_usable(&id)))
+    }
+
+    /// Whether a layer is there, with its files. One that has lost them is unpacked again.
+    pub(crate) fn has_layer(&self, diff_id: &str) -> bool {
+        self.layer_dir(diff_id).join("diff").is_dir()
     }
 
     pub(crate) fn layer_dir(&self, diff_id: &str) -> PathBuf {

@@ -18,6 +18,10 @@ use crate::spec::{PodSpec, PodUid};
 const NOT_FOR_ALL: &str = "the node has the image, but only for pods whose credentials its registry has accepted: \
                            `imagePullCredentialsVerificationPolicy`";
 
+/// What is said of an image of the store that cannot be used, behind its name.
+pub(super) const DAMAGED: &str =
+    "is damaged: check it with `coracle fsck`, and pull or import it again";
+
 impl Tools {
     /// Finds the images that a container needs, its own and those of its volumes, and pulls what the node lacks.
     pub(super) async fn ensure_image(
@@ -128,6 +132,9 @@ impl Tools {
         match (pull::way(wanted.policy, of), stored) {
             (Way::Use, Some((image, _))) => Ok((image, None)),
             (Way::Pull, stored) => self.pull_or_use(pod, container, wanted, stored).await,
+            (Way::Use | Way::Refuse, _) if self.is_damaged(name.clone()).await => {
+                Err((ImageFailure::Inspect, format!("it {DAMAGED}")))
+            }
             (Way::Use | Way::Refuse, _) => Err((
                 ImageFailure::NeverPull,
                 format!(
@@ -165,7 +172,10 @@ impl Tools {
                 Err((failure, message))
             }
             (None, ImageFailure::Pull) => {
-                let message = with_way_out(failed.message, &self.config.preload);
+                let mut message = with_way_out(failed.message, &self.config.preload);
+                if self.is_damaged(wanted.name.to_string()).await {
+                    message = format!("{message} (the stored image {DAMAGED})");
+                }
                 Err((ImageFailure::Pull, message))
             }
             (None, failure) => Err((failure, failed.message)),
@@ -201,6 +211,12 @@ impl Tools {
                 crate::chain(&error)
             );
         }
+    }
+
+    /// Whether the store has an image that cannot be used.
+    async fn is_damaged(&self, name: String) -> bool {
+        let images = self.images.clone();
+        super::unblock(move || images.is_damaged(&name)).await
     }
 
     pub(super) async fn look_up(&self, name: &str) -> Result<Option<Image>, ImageError> {

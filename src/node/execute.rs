@@ -7,6 +7,7 @@ use std::sync::Arc;
 use smol::channel::{Receiver, Sender, bounded};
 
 use super::bundles::Desk;
+use super::ensure_image::DAMAGED;
 use super::facts::Facts;
 use super::garbage::Cleaning;
 use super::host_paths::HostPaths;
@@ -385,6 +386,7 @@ impl Tools {
     fn image(&self, id: &str) -> Result<Image, (StartFailure, String)> {
         let error = match self.images.lookup(id) {
             Ok(Some(image)) => return Ok(image),
+            Ok(None) if self.images.is_damaged(id) => format!("image {id} {DAMAGED}"),
             Ok(None) => format!("image {id} is gone from the store"),
             Err(error) => crate::chain(&error),
         };

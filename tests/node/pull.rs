@@ -491,7 +491,7 @@ fn mirrors_aliases_and_blocks_of_registries_conf_act_at_the_next_pull() {
 }
 
 /// Gives an image of the registry one more layer, with the file `/extra`, under another name.
-fn push_with_layer(registry: &Registry, dir: &std::path::Path, name: &str) {
+pub(crate) fn push_with_layer(registry: &Registry, dir: &std::path::Path, name: &str) {
     let layout = format!("{}:x", dir.join("layout").display());
     let (from, to) = (
         format!("oci:{layout}"),

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::proxy::Deed;
-use super::pull::{events, pod};
+use super::pull::{events, pod, push_with_layer};
 use super::registry::Registry;
 use super::*;
 
@@ -211,4 +211,37 @@ fn pods_with_a_stored_image_wait_once_for_a_registry_that_is_away() {
     let asked = registry.proxy.asked();
     let asked = asked.iter().filter(|ask| ask.path.contains("/manifests/"));
     assert_eq!(asked.count(), 2, "a HEAD and a GET for the first of them");
+}
+
+#[test]
+fn a_layer_that_is_gone_is_said_and_downloaded_again() {
+    let agent = Agent::start_with(&[]);
+    let registry = Registry::start(&agent);
+    push_with_layer(&registry, &agent.root, "two:1");
+    let name = format!("{}/two:1", registry.proxy.address);
+    agent.ok(&["image", "pull", "--quiet", &name]);
+    let layers = fs::read_dir(agent.root.join("root/images/layers")).expect("layers");
+    let mut layers = layers.flatten().map(|layer| layer.path().join("diff"));
+    let layer = layers
+        .find(|layer| layer.join("extra").exists())
+        .expect("a layer");
+    fs::remove_dir_all(&layer).expect("removed");
+    agent.write("a.yaml", &pod("a", &name, "Never"));
+    let held = agent.wait_pod("a", |pod| waiting(pod, "reason") == "ImageInspectError");
+    let said = waiting(&held, "message");
+    assert!(
+        said.contains("is damaged: check it with `coracle fsck`"),
+        "{said}"
+    );
+    registry.proxy.reset();
+    agent.ok(&["image", "pull", "--quiet", &name]);
+    let bytes = registry.proxy.blob_bytes();
+    assert!(bytes < 20_000, "{bytes} bytes of an image of a megabyte");
+    assert!(layer.join("extra").exists());
+    agent.wait_running("a");
+    // A pod with another policy mends it by itself.
+    fs::remove_dir_all(&layer).expect("removed");
+    agent.write("b.yaml", &pod("b", &name, "IfNotPresent"));
+    agent.wait_running("b");
+    assert!(layer.join("extra").exists());
 }

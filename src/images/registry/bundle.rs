@@ -156,7 +156,7 @@ pub(super) fn find(
     }
     // Before they are looked for: from now on none of them goes.
     folder.keep_layers(all.iter().map(|(_, diff_id)| diff_id))?;
-    all.retain(|(_, diff_id)| !store.layer_dir(diff_id).exists());
+    all.retain(|(_, diff_id)| !store.has_layer(diff_id));
     let missing = all.into_iter().map(|(blob, _)| blob).collect();
     let signature = fetch.signature(&top.digest)?;
     Ok(Found {

@@ -252,10 +252,7 @@ fn unchanged(
     let config = read_bounded(store.blob_path(&record.id), MAX_MANIFEST_BYTES).unwrap_or_default();
     let fits = parse::<ConfigFile>(&config, "config")
         .is_ok_and(|file| file.platform().fitness(&Platform::own()) > 0);
-    let whole = record
-        .layers
-        .iter()
-        .all(|layer| store.layer_dir(layer).exists());
+    let whole = record.layers.iter().all(|layer| store.has_layer(layer));
     // Without its signatures it is fetched once more, which brings nothing but them.
     let trusted = trust.is_none_or(|demand| record.satisfies(demand));
     if !fits || !whole || !trusted {
@@ -289,7 +286,7 @@ fn missing(store: &ImageStore, found: &Resolved) -> Result<Vec<Blob>, FetchError
     let mut missing = Vec::new();
     let mut total = 0_u64;
     for (blob, diff_id) in &found.layers {
-        if store.layer_dir(diff_id).exists() || !seen.insert(&blob.digest) {
+        if store.has_layer(diff_id) || !seen.insert(&blob.digest) {
             continue;
         }
         total = total.saturating_add(blob.size);

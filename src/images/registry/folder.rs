@@ -248,7 +248,7 @@ pub(crate) fn remove_imported(store: &ImageStore) -> Result<(), ImageError> {
     let mut stored = store.readable_records()?;
     stored.retain(|record| {
         let mut layers = record.layers.iter();
-        layers.all(|layer| store.layer_dir(layer).exists())
+        layers.all(|layer| store.has_layer(layer))
     });
     remove_free(store, |path| {
         let image = described(path);
