@@ -145,6 +145,8 @@ mod stateful_sets;
 mod stop;
 #[path = "node/trust.rs"]
 mod trust;
+#[path = "node/uninstall.rs"]
+mod uninstall;
 #[path = "node/upgrade.rs"]
 mod upgrade;
 #[path = "node/user_namespace_volumes.rs"]

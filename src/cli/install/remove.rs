@@ -40,7 +40,9 @@ pub(in crate::cli) fn run(client: &Client, args: &UninstallArgs) -> Result<ExitC
         // The trial of an upgrade ends with what is tried.
         let _ = systemctl(&["stop", WATCHER]);
         stop(client, &layout, args.stop_pods)?;
-    } else if client.get("/healthz").is_ok() {
+    }
+    // One that hangs is running, too.
+    if client.reachable() {
         return Err(CliError::new("the agent is running, but not under systemd")
             .hint("stop its pods and the process `coracle run` first"));
     }
@@ -133,7 +135,7 @@ fn stop(client: &Client, layout: &Layout, stop_pods: bool) -> Result<()> {
     let marker = layout.stop_pods();
     if stop_pods {
         // Only an agent can stop pods gracefully.
-        if client.get("/healthz").is_err() && !live_shims(layout).is_empty() {
+        if !client.reachable() && !live_shims(layout).is_empty() {
             systemctl(&["start", SERVICE])?;
         }
         if layout.run_dir.is_dir() {
