@@ -194,3 +194,78 @@ fn an_agent_that_runs_without_systemd_is_not_uninstalled() {
     machine.ok(&["uninstall", "--purge"]);
     assert!(!machine.has(PROGRAM) && !machine.has("/etc/coracle"));
 }
+
+const MOVED: &str = "\
+apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+podLogsDir: /var/log/mine
+coracle: {rootDir: /var/lib/data/coracle, runDir: /run/mine}
+";
+
+const POD: &str = "\
+apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec:
+  hostNetwork: true
+  terminationGracePeriodSeconds: 1
+  volumes:
+  - {name: memory, emptyDir: {medium: Memory}}
+  - {name: claim, persistentVolumeClaim: {claimName: data}}
+  containers:
+  - name: main
+    image: docker.io/library/busybox:test
+    command: [sleep, infinity]
+    volumeMounts: [{name: memory, mountPath: /memory}, {name: claim, mountPath: /claim}]
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: data}
+spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}
+";
+
+#[test]
+fn the_directories_of_the_settings_are_uninstalled() {
+    let mut machine = Machine::installed();
+    machine.write("/etc/coracle/config.yaml", MOVED);
+    machine.write("/etc/coracle/manifests/web.yaml", POD);
+    machine.write("/var/lib/other", "");
+    machine.write("/var/log/other", "");
+    machine.start("/run/mine/coracle.sock");
+    let socket = ["--socket", "/run/mine/coracle.sock"];
+    let archive = common::archive().to_str().expect("utf-8");
+    machine.ok(&[&socket[..], &["image", "import", archive]].concat());
+    let ready = ["wait", "--for=condition=Ready", "pod/web"];
+    machine.ok(&[&socket[..], &ready].concat());
+
+    // The agent does not listen in the usual place.
+    let why = machine.refused(&["uninstall", "--purge"]);
+    assert!(why.contains("pods are running: web"), "{why}");
+    let why = machine.refused(&["uninstall", "--stop-pods", "--purge"]);
+    assert!(why.contains("the agent is running"), "{why}");
+    machine.stop();
+    let why = machine.refused(&["uninstall", "--purge"]);
+    assert!(why.contains("pods are running: "), "{why}");
+    machine.end_pods();
+
+    let kept = machine.ok(&["uninstall"]);
+    let places = "/var/lib/data/coracle, /var/log/mine";
+    assert!(kept.contains(places) && !machine.has("/run/mine"), "{kept}");
+    assert!(machine.has("/var/lib/data/coracle/claims/default_data"));
+    machine.install();
+    let said = machine.ok(&["uninstall", "--purge"]);
+    assert!(said.contains("removed    /var/lib/data/coracle"), "{said}");
+    assert_eq!(machine.list("/var/lib"), ["data", "other"], "{said}");
+    assert_eq!(machine.list("/var/lib/data"), [""; 0], "{said}");
+    assert_eq!(machine.list("/var/log"), ["other"], "{said}");
+    assert_eq!(machine.list("/run"), [""; 0], "{said}");
+    assert!(!machine.has("/etc/coracle"), "{said}");
+}
+
+#[test]
+fn nothing_is_uninstalled_while_invalid_settings_hide_where_it_is() {
+    let machine = Machine::installed();
+    machine.write("/etc/coracle/config.yaml", &MOVED.replace("runDir", "runDri"));
+    let why = machine.refused(&["uninstall", "--purge"]);
+    assert!(why.contains("runDri") && machine.has(PROGRAM), "{why}");
+}

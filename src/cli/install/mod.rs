@@ -2,6 +2,7 @@
 //! idempotent, and an upgrade keeps settings, manifests and running pods.
 
 mod place;
+mod purge;
 mod remove;
 
 use std::os::unix::fs::symlink;

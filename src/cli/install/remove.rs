@@ -1,6 +1,7 @@
 //! `coracle uninstall`: refused while pods run, unless it is asked to stop them. Settings, manifests and images stay
 //! unless purged.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,15 +9,16 @@ use std::process::ExitCode;
 
 use super::super::args::UninstallArgs;
 use super::super::client::Client;
+use super::super::directories;
 use super::super::error::{CliError, Result};
 use super::super::put;
 use super::super::upgrade::{WATCHER, beside, leftovers};
 use super::{
-    CONFIG_PATH, PODS, SERVICE, SYSTEM_FILES, UNITS, man_pages, not_of_a_package, program,
+    CONFIG_PATH, PODS, SERVICE, SYSTEM_FILES, UNITS, man_pages, not_of_a_package, program, purge,
     systemctl, systemd_runs, take_away,
 };
 use crate::layout::Layout;
-use crate::sys::{file, mount, tree, unix_socket};
+use crate::sys::{file, unix_socket};
 
 /// Directory of settings and manifests.
 const ETC: &str = "/etc/coracle";
@@ -28,8 +30,9 @@ pub(in crate::cli) fn run(client: &Client, args: &UninstallArgs) -> Result<ExitC
     }
     not_of_a_package("remove the package instead: `apt purge coracle`, `dnf remove coracle`, …")?;
     let program = program(&args.prefix)?;
-    let layout = Layout::default();
-    let running = pods(client, &layout);
+    let (client, layouts) = directories_of(client)?;
+    let [layout, _] = &layouts;
+    let running = pods(&client, &layouts);
     if !running.is_empty() && !args.stop_pods {
         return Err(
             CliError::new(format!("pods are running: {}", running.join(", ")))
@@ -39,14 +42,35 @@ pub(in crate::cli) fn run(client: &Client, args: &UninstallArgs) -> Result<ExitC
     if systemd_runs() {
         // The trial of an upgrade ends with what is tried.
         let _ = systemctl(&["stop", WATCHER]);
-        stop(client, &layout, args.stop_pods)?;
+        stop(&client, &layouts, args.stop_pods)?;
     }
     // One that hangs is running, too.
     if client.reachable() {
         return Err(CliError::new("the agent is running, but not under systemd")
             .hint("stop its pods and the process `coracle run` first"));
     }
-    refuse_pods(&layout, "`coracle end-pods` ends them")?;
+    refuse_pods(&layouts, "`coracle end-pods` ends them")?;
+    // What says where all this is goes last, so that an interrupted removal can be repeated.
+    for layout in &layouts {
+        purge::runtime(&layout.run_dir)?;
+        purge::upgrades(&layout.root)?;
+    }
+    if args.purge {
+        for layout in &layouts {
+            purge::logs(layout)?;
+        }
+        for layout in &layouts {
+            purge::state(&layout.root)?;
+        }
+        purge::whole(Path::new(ETC))?;
+    } else {
+        let kept = format!(
+            "kept       {ETC} (with /{CONFIG_PATH}), {}, {}\n",
+            layout.root.display(),
+            layout.log_dir.display()
+        );
+        put(kept.as_bytes())?;
+    }
     take_away(
         &Path::new("/")
             .join(UNITS)
@@ -62,24 +86,6 @@ pub(in crate::cli) fn run(client: &Client, args: &UninstallArgs) -> Result<ExitC
     if systemd_runs() {
         systemctl(&["daemon-reload"])?;
     }
-    remove_tree(&layout.run_dir)?;
-    remove_tree(&layout.root.join("upgrade"))?;
-    if args.purge {
-        for folder in logs(&layout) {
-            remove_tree(&folder)?;
-        }
-        // Other programs may log here too.
-        let _ = fs::remove_dir(&layout.log_dir);
-        remove_tree(&layout.root)?;
-        remove_tree(Path::new(ETC))?;
-    } else {
-        let kept = format!(
-            "kept       {ETC} (with {CONFIG_PATH}), {}, {}\n",
-            layout.root.display(),
-            layout.log_dir.display()
-        );
-        put(kept.replace("(with etc", "(with /etc").as_bytes())?;
-    }
     // What upgrades leave beside it.
     for path in leftovers(&program) {
         file::remove_file(&path).map_err(|e| {
@@ -92,8 +98,30 @@ pub(in crate::cli) fn run(client: &Client, args: &UninstallArgs) -> Result<ExitC
     Ok(ExitCode::SUCCESS)
 }
 
+/// The agent's directories and its client: as it says, else by its unit and the settings. Then the usual ones, which
+/// `install` makes in any case.
+fn directories_of(client: &Client) -> Result<(Client, [Layout; 2])> {
+    let mut client = client.clone();
+    let mut found = directories::find(&client, (None, None, None));
+    let socket = found.layout.api_socket();
+    let elsewhere = Client { socket };
+    if !client.reachable() && elsewhere.reachable() {
+        // It may have been started with other settings.
+        found = directories::find(&elsewhere, (None, None, None));
+        client = elsewhere;
+    }
+    match found.doubt {
+        Some(why) => Err(CliError::new(
+            "the settings are invalid, so that the agent's directories are not known",
+        )
+        .because(why)
+        .hint("correct them, or remove them if the directories are the usual ones")),
+        None => Ok((client, [found.layout, Layout::default()])),
+    }
+}
+
 /// Lists the running pods: as the agent reports them, or without an agent those whose shim answers.
-fn pods(client: &Client, layout: &Layout) -> Vec<String> {
+fn pods(client: &Client, layouts: &[Layout]) -> Vec<String> {
     if let Ok(list) = client.get("/api/v1/pods") {
         let items = list["items"].as_array().into_iter().flatten();
         let finished = |phase: &str| matches!(phase, "Succeeded" | "Failed");
@@ -102,11 +130,12 @@ fn pods(client: &Client, layout: &Layout) -> Vec<String> {
             .filter_map(|pod| pod["metadata"]["name"].as_str().map(str::to_owned))
             .collect();
     }
-    live_shims(layout)
+    live_shims(layouts)
 }
 
-fn live_shims(layout: &Layout) -> Vec<String> {
-    let entries = fs::read_dir(layout.pods_run_dir()).into_iter().flatten();
+fn live_shims(layouts: &[Layout]) -> Vec<String> {
+    let folders: BTreeSet<PathBuf> = layouts.iter().map(Layout::pods_run_dir).collect();
+    let entries = folders.iter().flat_map(fs::read_dir).flatten();
     entries
         .flatten()
         .filter(|entry| {
@@ -120,8 +149,8 @@ fn live_shims(layout: &Layout) -> Vec<String> {
 }
 
 /// Fails while a pod runs, whether an agent knows it or not: nothing of it may be removed.
-fn refuse_pods(layout: &Layout, hint: &str) -> Result<()> {
-    let left = live_shims(layout);
+fn refuse_pods(layouts: &[Layout], hint: &str) -> Result<()> {
+    let left = live_shims(layouts);
     match left.is_empty() {
         true => Ok(()),
         false => {
@@ -131,11 +160,12 @@ fn refuse_pods(layout: &Layout, hint: &str) -> Result<()> {
 }
 
 /// Stops the agent, and its pods first if wanted.
-fn stop(client: &Client, layout: &Layout, stop_pods: bool) -> Result<()> {
+fn stop(client: &Client, layouts: &[Layout; 2], stop_pods: bool) -> Result<()> {
+    let [layout, _] = layouts;
     let marker = layout.stop_pods();
     if stop_pods {
         // Only an agent can stop pods gracefully.
-        if !client.reachable() && !live_shims(layout).is_empty() {
+        if !client.reachable() && !live_shims(layouts).is_empty() {
             systemctl(&["start", SERVICE])?;
         }
         if layout.run_dir.is_dir() {
@@ -153,40 +183,13 @@ fn stop(client: &Client, layout: &Layout, stop_pods: bool) -> Result<()> {
         return Err(error);
     }
     refuse_pods(
-        layout,
+        layouts,
         &format!("`systemctl stop {PODS}` kills what is left of them"),
     )?;
     if systemctl(&["stop", PODS]).is_ok() {
         put(format!("stopped    {SERVICE}\n").as_bytes())?;
     }
     Ok(())
-}
-
-/// Lists log directories of coracle's pods only.
-fn logs(layout: &Layout) -> Vec<PathBuf> {
-    let names = |folder: &Path| -> Vec<String> {
-        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-        entries
-            .map(|entry| entry.file_name().to_string_lossy().into_owned())
-            .collect()
-    };
-    let uids = names(&layout.pods_state_dir());
-    let of_ours = |name: &String| uids.iter().any(|uid| name.ends_with(&format!("_{uid}")));
-    let mut logs = names(&layout.log_dir);
-    logs.retain(of_ours);
-    logs.into_iter()
-        .map(|name| layout.log_dir.join(name))
-        .collect()
-}
-
-fn remove_tree(path: &Path) -> Result<()> {
-    if fs::symlink_metadata(path).is_err() {
-        return Ok(());
-    }
-    mount::unmount_below(path)
-        .and_then(|()| tree::remove(path))
-        .map_err(|e| CliError::new(format!("could not remove `{}`", path.display())).because(e))?;
-    put(format!("removed    {}\n", path.display()).as_bytes())
 }
 
 #[cfg(test)]
@@ -198,23 +201,23 @@ mod tests {
     #[test]
     fn nothing_is_removed_while_a_shim_answers_whatever_became_of_the_agent() {
         let folder = std::env::temp_dir().join(format!("coracle-remove-{}", std::process::id()));
-        let layout = Layout {
+        let layouts = [Layout {
             run_dir: folder.clone(),
             ..Layout::default()
-        };
-        let pod = layout.pods_run_dir().join("uid-1");
+        }];
+        let pod = layouts[0].pods_run_dir().join("uid-1");
         fs::create_dir_all(&pod).unwrap();
-        assert!(refuse_pods(&layout, "").is_ok(), "no shim");
+        assert!(refuse_pods(&layouts, "").is_ok(), "no shim");
         let socket = pod.join("shim.sock");
         let shim = UnixListener::bind(&socket).unwrap();
-        let error = refuse_pods(&layout, "`coracle end-pods` ends them").unwrap_err();
+        let error = refuse_pods(&layouts, "`coracle end-pods` ends them").unwrap_err();
         let text = format!("{error:?}");
         assert!(
             text.contains("uid-1") && text.contains("end-pods"),
             "{text}"
         );
         drop(shim);
-        assert!(refuse_pods(&layout, "").is_ok(), "a socket of a dead shim");
+        assert!(refuse_pods(&layouts, "").is_ok(), "a socket of a dead shim");
         fs::remove_dir_all(folder).unwrap();
     }
 }
