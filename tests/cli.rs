@@ -6,6 +6,8 @@ mod create;
 mod explain;
 #[path = "cli/foreign.rs"]
 mod foreign;
+#[path = "cli/install.rs"]
+mod install;
 
 use std::process::{Command, Output};
 
@@ -287,85 +289,6 @@ fn settings_are_checked_and_printed_without_an_agent() {
     std::fs::remove_dir_all(&folder).expect("removed");
 }
 
-/// A folder that is removed with the test.
-struct Scratch(std::path::PathBuf);
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-#[test]
-fn an_installation_is_complete_and_a_repeated_one_keeps_the_settings() {
-    let root = std::env::temp_dir().join(format!("coracle-install-{}", std::process::id()));
-    let scratch = Scratch(root);
-    let root = scratch.0.to_str().expect("utf-8");
-    let install = || {
-        let out = coracle(&["install", "--root", root, "--prefix", "/opt/coracle-1.0"]);
-        assert!(out.status.success(), "{}", text(&out.stderr));
-        text(&out.stdout)
-    };
-    let first = install();
-    assert!(
-        !first.contains("unchanged") && !first.contains("replaced"),
-        "{first}"
-    );
-    let program = scratch.0.join("opt/coracle-1.0/bin/coracle");
-    let listed = Command::new(&program)
-        .arg("--version")
-        .output()
-        .expect("it starts");
-    assert!(listed.status.success());
-    for (unit, line) in [
-        (
-            "coracle.service",
-            "ExecStart=/opt/coracle-1.0/bin/coracle run",
-        ),
-        (
-            "coracle-pods.service",
-            "ExecStop=/opt/coracle-1.0/bin/coracle end-pods --grace=20",
-        ),
-        ("multi-user.target.wants/coracle.service", "Type=notify"),
-    ] {
-        let path = scratch.0.join("etc/systemd/system").join(unit);
-        let unit = std::fs::read_to_string(&path).expect("installed");
-        assert!(unit.lines().any(|l| l == line), "{line} in {unit}");
-        assert!(!unit.contains("/usr/local/bin"), "{unit}");
-    }
-    let config = scratch.0.join("etc/coracle/config.yaml");
-    std::fs::write(&config, "kind: KubeletConfiguration\n").expect("written");
-    std::fs::write(&program, "an older version").expect("written");
-    let second = install();
-    let changed: Vec<&str> = second
-        .lines()
-        .filter(|line| !line.starts_with("unchanged") && !line.starts_with("kept"))
-        .collect();
-    assert_eq!(changed, [format!("replaced   {}", program.display())]);
-    let kept = std::fs::read_to_string(&config).expect("kept");
-    assert_eq!(kept, "kind: KubeletConfiguration\n");
-    let mode = |path: &std::path::Path| {
-        std::os::unix::fs::PermissionsExt::mode(
-            &std::fs::metadata(path).expect("made").permissions(),
-        ) & 0o777
-    };
-    assert_eq!(mode(&program), 0o755);
-    assert_eq!(mode(&scratch.0.join("etc/coracle/manifests")), 0o700);
-}
-
-#[test]
-fn a_prefix_that_a_unit_file_cannot_contain_is_refused() {
-    for prefix in ["relative", "/with space", "/with%percent", "/with\nline"] {
-        let out = coracle(&["install", "--root", "/nonexistent", "--prefix", prefix]);
-        assert_eq!(
-            out.status.code(),
-            Some(2),
-            "{prefix}: {}",
-            text(&out.stderr)
-        );
-    }
-}
-
 /// An agent that answers one request with the start of an archive, and then what `then` does.
 fn saving_agent(
     name: &str,
@@ -498,19 +421,6 @@ fn a_saved_archive_goes_to_pipes_and_devices_as_it_comes() {
     }
 }
 
-#[test]
-fn a_root_directory_is_for_installing_only() {
-    let script = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/systemd/packaging/tar/install.sh"
-    );
-    let out = Command::new("sh")
-        .args([script, "--uninstall", "--purge", "--root", "/nonexistent"])
-        .output()
-        .expect("run");
-    assert_eq!(out.status.code(), Some(1));
-    assert_eq!(text(&out.stderr), "error: --root is only for installing\n");
-}
 /// A folder with a link to a file, and that file.
 fn linked(name: &str) -> (std::path::PathBuf, std::path::PathBuf) {
     let dir = std::env::temp_dir().join(format!("coracle-cli-{name}-{}", std::process::id()));

@@ -108,6 +108,26 @@ const MAX_LINKS: usize = 40;
 /// The target of `path` with `root` as its `/`: an absolute path without symlinks and `..`. Missing components are
 /// taken as written. The answer holds as long as nothing in `root` is renamed or replaced.
 pub fn canonical(root: BorrowedFd<'_>, path: &Path) -> io::Result<PathBuf> {
+    resolve(path, |below| link_at(root, below))
+}
+
+/// The same for a root that only the caller changes. Needs no `openat2(2)`, which emulators of other machines may lack.
+pub fn canonical_in(root: &Path, path: &Path) -> io::Result<PathBuf> {
+    resolve(path, |below| {
+        match std::fs::read_link(root.join(below)) {
+            Ok(target) => Ok(Some(target)),
+            // No symlink.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(None),
+            Err(error) => Err(error),
+        }
+    })
+}
+
+/// Resolves symlinks, whose targets `link_at` returns for a path below the root that has none before its end.
+fn resolve(
+    path: &Path,
+    link_at: impl Fn(&Path) -> io::Result<Option<PathBuf>>,
+) -> io::Result<PathBuf> {
     let mut found = PathBuf::from("/");
     let mut links = 0;
     let mut left: Vec<OsString> = reversed(path);
@@ -118,7 +138,7 @@ pub fn canonical(root: BorrowedFd<'_>, path: &Path) -> io::Result<PathBuf> {
         }
         found.push(&name);
         let below = found.strip_prefix("/").expect("it begins there");
-        match link_at(root, below) {
+        match link_at(below) {
             Ok(Some(target)) => {
                 links += 1;
                 if links > MAX_LINKS {
@@ -279,8 +299,11 @@ mod tests {
         ] {
             let found = canonical(root.as_fd(), Path::new(path)).unwrap();
             assert_eq!(found, Path::new(expected), "{path}");
+            let found = canonical_in(&dir, Path::new(path)).unwrap();
+            assert_eq!(found, Path::new(expected), "{path}");
         }
         assert!(canonical(root.as_fd(), Path::new("/loop/x")).is_err());
+        assert!(canonical_in(&dir, Path::new("/loop/x")).is_err());
         fs::remove_dir_all(dir).unwrap();
     }
 

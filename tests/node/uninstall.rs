@@ -265,7 +265,10 @@ fn the_directories_of_the_settings_are_uninstalled() {
 #[test]
 fn nothing_is_uninstalled_while_invalid_settings_hide_where_it_is() {
     let machine = Machine::installed();
-    machine.write("/etc/coracle/config.yaml", &MOVED.replace("runDir", "runDri"));
+    machine.write(
+        "/etc/coracle/config.yaml",
+        &MOVED.replace("runDir", "runDri"),
+    );
     let why = machine.refused(&["uninstall", "--purge"]);
     assert!(why.contains("runDri") && machine.has(PROGRAM), "{why}");
 }

@@ -150,7 +150,7 @@ fn program(prefix: &Path) -> Result<PathBuf> {
 fn enable(place: &Place) -> Result<()> {
     let wants = Path::new(UNITS).join("multi-user.target.wants");
     place.folder(&wants, 0o755)?;
-    let link = place.path(&wants.join(SERVICE));
+    let link = place.entry(&wants.join(SERVICE))?;
     let target = PathBuf::from("..").join(SERVICE);
     if std::fs::symlink_metadata(&link).is_ok() {
         return put(format!("unchanged  {SERVICE} starts at boot\n").as_bytes());
@@ -158,7 +158,7 @@ fn enable(place: &Place) -> Result<()> {
     symlink(target, &link).map_err(|e| {
         CliError::new(format!("could not make the link `{}`", link.display())).because(e)
     })?;
-    std::fs::File::open(place.path(&wants))
+    std::fs::File::open(place.target(&wants)?)
         .and_then(|folder| folder.sync_all())
         .map_err(|e| CliError::new("could not bring the link to the disk").because(e))?;
     put(format!("enabled    {SERVICE} starts at boot\n").as_bytes())

@@ -1,4 +1,5 @@
-//! Installation of files below a root directory: atomic, and only if the content or mode differs.
+//! Installation of files below a root directory: atomic, and only if the content or mode differs. The root may be that
+//! of another system, whose absolute symlinks (`/var/lib -> /data/lib`) are meant to begin there.
 
 use std::fs;
 use std::io;
@@ -7,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::super::error::{CliError, Result};
 use super::super::put;
+use crate::sys::beneath;
 use crate::sys::file::{self, Durability};
 
 /// What was done to a file.
@@ -23,24 +25,36 @@ pub(super) enum Change {
 /// The file system to install into.
 #[derive(Debug)]
 pub(super) struct Place {
-    root: PathBuf,
+    /// The root directory of another system; `None` for this one.
+    root: Option<PathBuf>,
 }
 
 impl Place {
     pub(super) fn new(root: Option<&Path>) -> Self {
         Self {
-            root: root.unwrap_or(Path::new("/")).to_owned(),
+            root: root.map(Path::to_owned),
         }
     }
 
-    /// Maps a path of the installed system to its current path.
-    pub(super) fn path(&self, path: &Path) -> PathBuf {
-        self.root.join(path.strip_prefix("/").unwrap_or(path))
+    /// Maps a path of the installed system to its current path, without symlinks: those of another system would lead
+    /// to files of this one.
+    pub(super) fn target(&self, path: &Path) -> Result<PathBuf> {
+        let Some(root) = &self.root else {
+            return Ok(Path::new("/").join(path));
+        };
+        let inside = beneath::canonical_in(root, path).map_err(|e| failed("find", path, &e))?;
+        Ok(root.join(inside.strip_prefix("/").unwrap_or(&inside)))
+    }
+
+    /// The same for what is replaced if it is a symlink.
+    pub(super) fn entry(&self, path: &Path) -> Result<PathBuf> {
+        let parent = self.target(path.parent().unwrap_or(Path::new("")))?;
+        Ok(parent.join(path.file_name().unwrap_or_default()))
     }
 
     /// Makes a directory and its parents.
     pub(super) fn folder(&self, path: &Path, mode: u32) -> Result<()> {
-        let path = self.path(path);
+        let path = self.target(path)?;
         if path.is_dir() {
             return Ok(());
         }
@@ -53,9 +67,9 @@ impl Place {
 
     /// Writes a file unless it is up to date, and prints what was done.
     pub(super) fn file(&self, path: &Path, content: &[u8], mode: u32) -> Result<Change> {
-        let path = self.path(path);
-        let change = match fs::read(&path) {
-            Ok(old) if old == content && has_mode(&path, mode) => Change::None,
+        let path = self.entry(path)?;
+        let change = match present(&path) {
+            Ok(Some(old)) if old == content && has_mode(&path, mode) => Change::None,
             Ok(_) => Change::Replaced,
             Err(error) if error.kind() == io::ErrorKind::NotFound => Change::Created,
             Err(error) => return Err(failed("read", &path, &error)),
@@ -74,11 +88,19 @@ impl Place {
 
     /// Writes a file only if there is none, and prints what was done.
     pub(super) fn keep_file(&self, path: &Path, content: &[u8], mode: u32) -> Result<()> {
-        let there = self.path(path);
+        let there = self.entry(path)?;
         if fs::symlink_metadata(&there).is_ok() {
             return put(format!("kept       {}\n", there.display()).as_bytes());
         }
         self.file(path, content, mode).map(|_| ())
+    }
+}
+
+/// The content of a file; `None` for a symlink, which is not followed.
+fn present(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    match fs::symlink_metadata(path)?.is_symlink() {
+        true => Ok(None),
+        false => fs::read(path).map(Some),
     }
 }
 

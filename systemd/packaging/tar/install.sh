@@ -39,9 +39,34 @@ init_of() {
 }
 init=$(init_of)
 
+# Prints where a directory is below --root: links there are meant to begin there, too.
+inside() {
+    left=$1 found='' links=0
+    while [ -n "$left" ]; do
+        name=${left%%/*}
+        case $left in */*) left=${left#*/} ;; *) left='' ;; esac
+        case $name in
+        '' | .) ;;
+        ..) found=${found%/*} ;;
+        *)
+            if to=$(readlink "$root$found/$name"); then
+                links=$((links + 1))
+                [ "$links" -le 40 ] || fail "too many links: $1"
+                case $to in /*) found='' ;; esac
+                left=$to/$left
+            else
+                found=$found/$name
+            fi
+            ;;
+        esac
+    done
+    printf '%s' "$root$found"
+}
+
 completion() {
-    mkdir -p "$root$prefix/share/$2"
-    cp "$here/$1" "$root$prefix/share/$2/$3"
+    folder=$(inside "$prefix/share/$2")
+    mkdir -p "$folder"
+    cp "$here/$1" "$folder/$3"
 }
 
 place() {
@@ -53,12 +78,13 @@ place() {
 }
 
 openrc() {
-    mkdir -p "$root/etc/init.d" "$root/etc/conf.d" "$root/etc/runlevels/default"
-    sed "s|@PROGRAM@|$program|" "$here/openrc/coracle.initd" >"$root/etc/init.d/coracle.new"
-    chmod 755 "$root/etc/init.d/coracle.new"
-    mv -f "$root/etc/init.d/coracle.new" "$root/etc/init.d/coracle"
-    [ -e "$root/etc/conf.d/coracle" ] || cp "$here/openrc/coracle.confd" "$root/etc/conf.d/coracle"
-    [ -e "$root/etc/runlevels/default/coracle" ] || ln -s /etc/init.d/coracle "$root/etc/runlevels/default/coracle"
+    scripts=$(inside /etc/init.d) settings=$(inside /etc/conf.d) level=$(inside /etc/runlevels/default)
+    mkdir -p "$scripts" "$settings" "$level"
+    sed "s|@PROGRAM@|$program|" "$here/openrc/coracle.initd" >"$scripts/coracle.new"
+    chmod 755 "$scripts/coracle.new"
+    mv -f "$scripts/coracle.new" "$scripts/coracle"
+    [ -e "$settings/coracle" ] || [ -L "$settings/coracle" ] || cp "$here/openrc/coracle.confd" "$settings/coracle"
+    [ -e "$level/coracle" ] || [ -L "$level/coracle" ] || ln -s /etc/init.d/coracle "$level/coracle"
     if [ -n "$start" ]; then rc-service coracle restart; fi
 }
 
@@ -73,11 +99,11 @@ install_all() {
     place
     # Units of another init would only be in the way.
     if [ "$init" != systemd ]; then
-        find "$root/etc/systemd/system" -name 'coracle*' -exec rm -f {} +
-        rm -f "$root/etc/tmpfiles.d/coracle.conf"
+        find "$(inside /etc/systemd/system)" -name 'coracle*' -exec rm -f {} +
+        rm -f "$(inside /etc/tmpfiles.d)/coracle.conf"
         for folder in etc/systemd/system/multi-user.target.wants etc/systemd/system etc/systemd/logind.conf.d \
             etc/systemd etc/tmpfiles.d; do
-            rmdir "$root/$folder" 2>/dev/null || :
+            rmdir "$(inside "$folder")" 2>/dev/null || :
         done
     fi
     case $init in
