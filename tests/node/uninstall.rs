@@ -272,3 +272,53 @@ fn nothing_is_uninstalled_while_invalid_settings_hide_where_it_is() {
     let why = machine.refused(&["uninstall", "--purge"]);
     assert!(why.contains("runDri") && machine.has(PROGRAM), "{why}");
 }
+
+#[test]
+fn a_program_that_cannot_be_removed_keeps_its_units() {
+    let machine = Machine::installed();
+    let remount = |flags: MsFlags| {
+        machine.run(|| {
+            let flags = flags | MsFlags::MS_REMOUNT;
+            mount(
+                None::<&str>,
+                "/usr/local",
+                None::<&str>,
+                flags,
+                None::<&str>,
+            )
+            .expect("own mount")
+        })
+    };
+    remount(MsFlags::MS_RDONLY);
+    let why = machine.refused(&["uninstall", "--purge"]);
+    assert!(why.contains("Read-only file system"), "{why}");
+    assert!(!why.contains("removed"), "{why}");
+    assert!(machine.has("/etc/systemd/system/coracle.service"));
+    remount(MsFlags::empty());
+    machine.ok(&["uninstall", "--purge"]);
+    assert!(!machine.has("/etc/systemd/system/coracle.service") && !machine.has(PROGRAM));
+}
+
+#[test]
+fn a_disk_of_its_own_is_emptied_and_what_is_mounted_below_stays() {
+    let machine = Machine::installed();
+    machine.write("/usr/local/data/photo", "of a person");
+    machine.run(|| {
+        let (tmpfs, none) = (Some("tmpfs"), None::<&str>);
+        let flags = MsFlags::empty();
+        mount(tmpfs, "/var/lib/coracle", tmpfs, flags, none).expect("a disk");
+        let volume = "/var/lib/coracle/pods/0123/volume";
+        fs::create_dir_all(volume).expect("made");
+        mount(
+            Some("/usr/local/data"),
+            volume,
+            none,
+            MsFlags::MS_BIND,
+            none,
+        )
+        .expect("bound");
+    });
+    machine.ok(&["uninstall", "--purge"]);
+    assert_eq!(machine.list("/var/lib/coracle"), [""; 0]);
+    assert!(machine.has("/usr/local/data/photo"));
+}

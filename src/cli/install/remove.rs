@@ -7,6 +7,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use nix::unistd::{AccessFlags, access};
+
 use super::super::args::UninstallArgs;
 use super::super::client::Client;
 use super::super::directories;
@@ -30,6 +32,8 @@ pub(in crate::cli) fn run(client: &Client, args: &UninstallArgs) -> Result<ExitC
     }
     not_of_a_package("remove the package instead: `apt purge coracle`, `dnf remove coracle`, …")?;
     let program = program(&args.prefix)?;
+    let files = installed(&program, &args.prefix)?;
+    refuse_fixed(&files)?;
     let (client, layouts) = directories_of(client)?;
     let [layout, _] = &layouts;
     let running = pods(&client, &layouts);
@@ -71,31 +75,45 @@ pub(in crate::cli) fn run(client: &Client, args: &UninstallArgs) -> Result<ExitC
         );
         put(kept.as_bytes())?;
     }
-    take_away(
-        &Path::new("/")
-            .join(UNITS)
-            .join("multi-user.target.wants")
-            .join(SERVICE),
-    )?;
-    for (path, _) in SYSTEM_FILES {
-        take_away(&Path::new("/").join(path))?;
-    }
-    for (path, _) in man_pages(&args.prefix)? {
-        take_away(&path)?;
-    }
-    if systemd_runs() {
-        systemctl(&["daemon-reload"])?;
-    }
-    // What upgrades leave beside it.
+    // What upgrades leave beside the program.
     for path in leftovers(&program) {
         file::remove_file(&path).map_err(|e| {
             CliError::new(format!("could not remove `{}`", path.display())).because(e)
         })?;
     }
-    for ending in [".former", ""] {
-        take_away(&beside(&program, ending))?;
+    for path in &files {
+        take_away(path)?;
+    }
+    if systemd_runs() {
+        systemctl(&["daemon-reload"])?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What `install` and upgrades have put in place, the program last.
+fn installed(program: &Path, prefix: &Path) -> Result<Vec<PathBuf>> {
+    let units = Path::new("/").join(UNITS);
+    let mut files = vec![units.join("multi-user.target.wants").join(SERVICE)];
+    files.extend(SYSTEM_FILES.map(|(path, _)| Path::new("/").join(path)));
+    files.extend(man_pages(prefix)?.into_iter().map(|(path, _)| path));
+    files.extend([beside(program, ".former"), program.to_owned()]);
+    Ok(files)
+}
+
+/// Fails if a file could not be removed, before anything else is: half an installation would be left.
+fn refuse_fixed(files: &[PathBuf]) -> Result<()> {
+    let there = files.iter().filter(|path| path.symlink_metadata().is_ok());
+    let folders: BTreeSet<&Path> = there.filter_map(|path| path.parent()).collect();
+    for folder in folders {
+        if let Err(errno) = access(folder, AccessFlags::W_OK) {
+            let why = CliError::new(format!("could not remove files in `{}`", folder.display()));
+            return Err(why.because(errno).hint(
+                "what is part of a read-only image goes with that; `coracle end-pods` and \
+                 `systemctl disable --now coracle` stop what runs",
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// The agent's directories and its client: as it says, else by its unit and the settings. Then the usual ones, which
