@@ -445,6 +445,27 @@ fn a_disk_that_fills_up_keeps_no_upgrade_from_going_back() {
 }
 
 #[test]
+fn a_rollback_after_the_trial_needs_no_room_for_the_program() {
+    on_a_node(|node| {
+        let old = fs::read(node.program()).expect("the program");
+        let done = node.upgrade(&["--unsigned", &node.file("newer", &newer())]);
+        assert!(done.status.success(), "{}", said(&done));
+        let bin = node.agent.root.join("bin");
+        let no_third = old.len() * 5 / 2;
+        sized(&bin, no_third, nix::mount::MsFlags::MS_REMOUNT);
+        fill(&bin.join("full"));
+        let back = node.upgrade(&["--rollback"]);
+        assert!(back.status.success(), "{}", said(&back));
+        assert!(fs::read(node.program()).expect("the program") == old);
+        let former = fs::read(bin.join("coracle.former")).expect("the program");
+        assert!(former == newer(), "and forth again");
+        let forth = node.upgrade(&["--rollback"]);
+        assert!(forth.status.success(), "{}", said(&forth));
+        assert!(fs::read(node.program()).expect("the program") == newer());
+    });
+}
+
+#[test]
 fn of_upgrades_begun_at_once_one_is_tried() {
     on_a_node(|node| {
         let file = node.file("newer", &newer());

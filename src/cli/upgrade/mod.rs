@@ -146,10 +146,15 @@ fn begin(
     check::runs_here(&bytes, &own)
         .map_err(|why| CliError::new("the file is no coracle that runs here").because(why))?;
     state.begin(&program)?;
-    let placed = place(&program, &bytes).and_then(|new| {
+    let former = record::former_of(&program);
+    let placed = match args.file {
+        Some(_) => place(&program, |new| record::put_program(new, &bytes), &bytes),
+        // It needs no room: what has filled the disk may be the reason to go back.
+        None => place(&program, |new| record::same_file(&former, new), &bytes),
+    };
+    let placed = placed.and_then(|new| {
         let present = (program.as_path(), digest, agent);
         let record = record_of(client, present, new, &list, within_ms)?;
-        let former = record::former_of(&program);
         let kept = match former.exists() {
             true => record::same_file(&former, &record::older_of(&program)),
             false => Ok(()),
@@ -265,10 +270,14 @@ fn stops_pods(client: &Client) -> Result<bool> {
     Ok(settings["kubeletconfig"]["coracle"]["stopPodsOnExit"] == true)
 }
 
-/// Writes the new program beside the present one, and asks it for its version.
-fn place(program: &Path, bytes: &[u8]) -> Result<Program> {
+/// Puts the new program beside the present one, and asks it for its version.
+fn place(
+    program: &Path,
+    put_at: impl FnOnce(&Path) -> io::Result<()>,
+    bytes: &[u8],
+) -> Result<Program> {
     let path = record::new_of(program);
-    record::put_program(&path, bytes).map_err(|error| {
+    put_at(&path).map_err(|error| {
         let failed = record::failed("write", &path, &error);
         match error.kind() {
             io::ErrorKind::ReadOnlyFilesystem => failed.hint(

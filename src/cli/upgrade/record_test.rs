@@ -29,20 +29,43 @@ const STEPS: &[(&str, Begin)] = &[
     }),
 ];
 
+/// The steps of a rollback: the new program is the former one itself, under another name.
+const BACK: [(&str, Begin); 2] = [
+    ("a link to the former program", |_, program| {
+        fs::hard_link(former_of(program), beside(&new_of(program), ".link"))
+    }),
+    ("the former program, as the new one", |_, program| {
+        same_file(&former_of(program), &new_of(program))
+    }),
+];
+
 #[test]
 fn what_was_cut_off_before_the_record_is_undone() {
-    let dir = std::env::temp_dir().join(format!("coracle-undo-{}", std::process::id()));
-    for cut in 0..=STEPS.len() {
+    is_undone("upgrade", STEPS);
+    let rest = STEPS[3..].iter();
+    let back: Vec<_> = STEPS[..1]
+        .iter()
+        .chain(&BACK)
+        .chain(rest)
+        .copied()
+        .collect();
+    is_undone("rollback", &back);
+}
+
+/// Cuts off an upgrade after each of its steps.
+fn is_undone(name: &str, steps: &[(&str, Begin)]) {
+    let dir = std::env::temp_dir().join(format!("coracle-undo-{name}-{}", std::process::id()));
+    for cut in 0..=steps.len() {
         let _ = fs::remove_dir_all(&dir);
         let (state, program) = (State(dir.join("upgrade")), dir.join("bin/coracle"));
         state.make().unwrap();
         file::make_dirs(program.parent().unwrap(), 0o700).unwrap();
         fs::write(&program, "present").unwrap();
         fs::write(former_of(&program), "former").unwrap();
-        for (_, step) in &STEPS[..cut] {
+        for (_, step) in &steps[..cut] {
             step(&state, &program).unwrap();
         }
-        let what = cut.checked_sub(1).map_or("nothing", |last| STEPS[last].0);
+        let what = cut.checked_sub(1).map_or("nothing", |last| steps[last].0);
         // While another process is at it, it stays.
         let lock = state.lock().unwrap();
         let before = fs::read_dir(dir.join("bin")).unwrap().count();
