@@ -21,6 +21,13 @@ use crate::types::InOrder;
 const MEND: &str = "`coracle fsck --repair` removes what is damaged while no pod runs, and so does a start of the node \
                     after a power cut; archives in preload directories are imported again then";
 
+/// Only a comparison of contents is sure to find again what another one found.
+const MEND_DEEP: &str =
+    "`coracle fsck --deep --repair` removes what is damaged while no pod runs, and gets it again";
+
+const CLEAR: &str =
+    "remove the cause (an immutable file, a mount, a disk that fails), and repair again";
+
 pub(super) fn run(client: &Client, args: &FsckArgs) -> Result<ExitCode> {
     let given = (args.root.clone(), args.run_dir.clone(), None);
     let layout = directories::find(client, given).layout;
@@ -73,13 +80,18 @@ pub(super) fn run(client: &Client, args: &FsckArgs) -> Result<ExitCode> {
     };
     put(text.as_bytes())?;
     let missing = regained.iter().filter(|r| r.failed.is_some()).count();
+    if !check.left.is_empty() {
+        let left = check.left.len();
+        return Err(CliError::new(format!("{left} not removed")).hint(CLEAR));
+    }
     if missing > 0 {
         return Err(CliError::new(format!("{missing} images are gone")));
     }
     if check.damage.is_empty() || args.repair {
         return Ok(ExitCode::SUCCESS);
     }
-    Err(CliError::new(format!("{} damaged", check.damage.len())).hint(MEND))
+    let mend = if args.deep { MEND_DEEP } else { MEND };
+    Err(CliError::new(format!("{} damaged", check.damage.len())).hint(mend))
 }
 
 /// The pods that may use images: all that have a folder, except those whose sandbox was removed because they had
@@ -255,7 +267,7 @@ impl Report<'_> {
                 "path": damage.path,
                 "image": damage.image,
                 "message": damage.why,
-                "repaired": self.repaired,
+                "repaired": self.repaired && !self.check.has_left(damage),
             })
         };
         let check = self.check;
@@ -274,6 +286,9 @@ impl Report<'_> {
             let regained =
                 regained.map(|r| json!({ "image": r.image, "from": r.from, "error": r.failed }));
             shown["regained"] = regained.collect::<Vec<_>>().into();
+            let left = check.left.iter();
+            let left = left.map(|left| json!({ "path": left.path, "error": left.why }));
+            shown["notRemoved"] = left.collect::<Vec<_>>().into();
         }
         shown
     }
@@ -282,8 +297,12 @@ impl Report<'_> {
         let check = self.check;
         let mut text = String::new();
         for damage in &check.damage {
-            let what = if self.repaired { "removed" } else { "damaged" };
+            let removed = self.repaired && !check.has_left(damage);
+            let what = if removed { "removed" } else { "damaged" };
             text += &format!("{what}  {damage}\n");
+        }
+        for left in &check.left {
+            text += &format!("left  {}\n", left.why);
         }
         for image in self.regained {
             text += &match &image.failed {

@@ -97,10 +97,12 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use args::{Cli, Command};
+use args::{Cli, Command, FsckArgs};
 use client::Client;
 use error::{CliError, Result};
 use streams::Patient;
+
+use crate::layout::Layout;
 
 /// Runs the command line and prints an error, if any.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
@@ -130,7 +132,21 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         eprintln!("{error}");
         return ExitCode::from(error.exit_code());
     }
-    let client = Client { socket: cli.socket };
+    let given = names_socket(&args) || std::env::var_os("CORACLE_SOCKET").is_some();
+    let client = Client {
+        socket: match &cli.command {
+            // The agent of that directory gets damaged images again, not the one of the default socket.
+            Command::Fsck(FsckArgs {
+                run_dir: Some(run_dir),
+                ..
+            }) if !given => Layout {
+                run_dir: run_dir.clone(),
+                ..Layout::default()
+            }
+            .api_socket(),
+            _ => cli.socket,
+        },
+    };
     match dispatch(&client, cli.command) {
         Ok(code) => code,
         Err(error) => {

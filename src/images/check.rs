@@ -19,7 +19,7 @@ use super::preload;
 use super::store::{ImageStore, LayerRecord, Record, Reference, read_json};
 
 use crate::sys::file;
-use crate::types::InOrder;
+use crate::types::{Gather, InOrder};
 
 /// The result of a check of the store.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -34,6 +34,17 @@ pub struct Check {
     pub unused: usize,
     /// The damaged images, as far as they are known: a repair removes them.
     pub lost: Vec<Lost>,
+    /// What a repair could not remove.
+    pub left: Vec<Left>,
+}
+
+/// A file or folder that a repair could not remove.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Left {
+    /// The file or folder, if one is known.
+    pub path: Option<PathBuf>,
+    /// What failed on what.
+    pub why: String,
 }
 
 /// A damaged image, and where it came from.
@@ -90,6 +101,14 @@ impl DamageKind {
     }
 }
 
+impl Check {
+    /// Whether a repair could not remove this.
+    pub fn has_left(&self, damage: &Damage) -> bool {
+        let mut left = self.left.iter();
+        left.any(|left| left.path.as_ref() == Some(&damage.path))
+    }
+}
+
 impl std::fmt::Display for Damage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.image {
@@ -140,26 +159,41 @@ impl ImageStore {
     }
 
     /// The same; what a comparison found is damage, too. Intact layers of images that were pulled stay, so that the
-    /// next pull fetches only the others.
+    /// next pull fetches only the others. Goes on with the rest after what cannot be removed, which is in [`Check::left`]:
+    /// pods must not run on a damaged image because another file is in the way.
     pub fn repair_with(&self, contents: &Contents) -> Result<Check, ImageError> {
         let _lock = self.lock()?;
-        let found = self.look(contents)?;
+        let mut found = self.look(contents)?;
         if !found.preload {
             // First: refs that are gone are not missed by the next check.
-            preload::names_lost(self, &found.refs)?;
+            let noted = preload::names_lost(self, &found.refs);
+            found.note(noted);
         }
-        for path in found.refs.iter().chain(&found.records) {
-            gc::remove_file(path)?;
+        for path in found
+            .refs
+            .iter()
+            .chain(&found.records)
+            .cloned()
+            .gather::<Vec<_>>()
+        {
+            found.note(gc::remove(&path));
         }
         for folder in ["refs", "records"] {
-            gc::remove_file(&self.dir().join(folder).join(".new"))?;
-            gc::sync(&self.dir().join(folder))?;
+            let folder = self.dir().join(folder);
+            found.note(gc::remove(&folder.join(".new")));
+            found.note(gc::sync(&folder));
         }
-        self.collect_except(found.spared)?;
+        // A damaged record that stays must not keep its damaged layers: an import would take them for whole.
+        let mut records = self.readable_records()?;
+        records.retain(|record| found.whole.contains(&record.id));
+        let spared = std::mem::take(&mut found.spared);
+        for why in self.collect_unused(&records, spared) {
+            found.note(Err(why));
+        }
         // Last: until everything is repaired, the next check finds the damage again.
         if found.preload {
-            gc::remove_file(&preload::path(self))?;
-            gc::sync(self.dir())?;
+            found.note(gc::remove(&preload::path(self)));
+            found.note(gc::sync(self.dir()));
         }
         Ok(found.check)
     }
@@ -374,6 +408,16 @@ impl ImageStore {
 }
 
 impl Findings {
+    /// Notes what could not be removed.
+    fn note(&mut self, done: Result<(), ImageError>) {
+        if let Err(why) = done {
+            self.check.left.push(Left {
+                path: why.path().map(Path::to_owned),
+                why: crate::chain(&why),
+            });
+        }
+    }
+
     fn damaged_file(&mut self, kind: DamageKind, path: &Path, why: &str) {
         self.check.damage.push(Damage {
             kind,

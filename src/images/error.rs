@@ -243,6 +243,14 @@ pub enum ImageError {
 }
 
 impl ImageError {
+    /// What a system call failed on.
+    pub(super) fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Io { path, .. } => Some(path),
+            _ => None,
+        }
+    }
+
     /// What kind of failure it is.
     pub(crate) fn cause(&self) -> Cause {
         match self {

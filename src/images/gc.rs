@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs::{self, DirEntry, File};
 use std::io;
 use std::path::Path;
 
@@ -126,7 +126,7 @@ impl ImageStore {
         })?;
         let untagged: Vec<String> = named.map_or(names, |name| vec![name]);
         for name in &untagged {
-            remove_file(&self.reference_path(name))?;
+            remove(&self.reference_path(name))?;
         }
         sync(&self.dir().join("refs"))?;
         if delete {
@@ -151,19 +151,21 @@ impl ImageStore {
             true => IDLE_UNDER_PRESSURE_SECONDS,
             false => IDLE_SECONDS,
         });
-        self.remove_damaged(in_use)?;
+        let damaged = self.remove_damaged(in_use);
         let preloaded = preload::ids(self)?;
         let records = self.readable_records()?.into_iter();
         let doomed = records.filter(|r| ids.contains(&r.id) && !preloaded.contains(&r.id));
-        self.remove_records(&doomed.collect::<Vec<_>>())
+        let removed = self.remove_records(&doomed.collect::<Vec<_>>());
+        damaged.and(removed)
     }
 
     /// Removes images without a name; with `all` every image not in use. Preloaded images and images in use stay.
     pub fn prune(&self, in_use: &BTreeSet<String>, all: bool) -> Result<Pruned, ImageError> {
         let _lock = self.lock()?;
         self.collect_downloads(if all { 0 } else { IDLE_SECONDS });
-        self.remove_damaged(in_use)?;
-        self.remove_records(&self.prunable(in_use, all)?)
+        let damaged = self.remove_damaged(in_use);
+        let removed = self.remove_records(&self.prunable(in_use, all)?);
+        damaged.and(removed)
     }
 
     /// What [`ImageStore::prune`] would remove.
@@ -191,7 +193,7 @@ impl ImageStore {
     }
 
     /// Removes records that are damaged, with the names of their images: they would keep all layers. One that only cannot
-    /// be read now stays. The caller holds the lock.
+    /// be read now stays. Goes on after a failure, and returns the first one. The caller holds the lock.
     fn remove_damaged(&self, in_use: &BTreeSet<String>) -> Result<(), ImageError> {
         let folder = self.dir().join("records");
         let mut ids = Vec::new();
@@ -204,53 +206,67 @@ impl ImageStore {
                 id.filter(|id| damaged && *path == self.record_path(id) && !in_use.contains(id)),
             );
         }
-        self.remove_named(&ids)?;
+        let mut done = self.remove_named(&ids);
         for id in &ids {
-            remove_file(&self.record_path(id))?;
+            done = done.and(remove(&self.record_path(id)));
         }
-        Ok(())
+        done
     }
 
-    /// Removes images and all their names. The caller holds the lock.
+    /// Removes images and all their names. Goes on after a failure, and returns the first one. The caller holds the lock.
     fn remove_records(&self, doomed: &[Record]) -> Result<Pruned, ImageError> {
         let deleted: Vec<String> = doomed.iter().map(|record| record.id.clone()).collect();
-        // Names first: a name must never stand for a missing image.
-        self.remove_named(&deleted)?;
-        self.delete_records(&deleted)?;
-        Ok(Pruned::of(doomed))
+        // Names first, so that after a crash none stands for a missing image. One that stays counts as missing.
+        let unnamed = self.remove_named(&deleted);
+        let removed = self.delete_records(&deleted);
+        unnamed.and(removed).map(|()| Pruned::of(doomed))
     }
 
-    /// Removes all names of these images. The caller holds the lock.
+    /// Removes all names of these images. Goes on after a failure, and returns the first one. The caller holds the lock.
     fn remove_named(&self, ids: &[String]) -> Result<(), ImageError> {
         let references = self.references()?;
+        let mut done = Ok(());
         for (name, _) in references.iter().filter(|(_, id)| ids.contains(id)) {
-            remove_file(&self.reference_path(name))?;
+            done = done.and(remove(&self.reference_path(name)));
         }
-        sync(&self.dir().join("refs"))
+        done.and(sync(&self.dir().join("refs")))
     }
 
-    /// Removes images, then data that only they referred to. The caller holds the lock.
+    /// Removes images, then data that only they referred to. Goes on after a failure, and returns the first one. The
+    /// caller holds the lock.
     fn delete_records(&self, ids: &[String]) -> Result<(), ImageError> {
+        let mut done = Ok(());
         for id in ids {
-            remove_file(&self.record_path(id))?;
+            done = done.and(remove(&self.record_path(id)));
         }
-        sync(&self.dir().join("records"))?;
-        self.collect()
+        done = done.and(sync(&self.dir().join("records")));
+        done.and(self.collect())
     }
 
     /// Removes layers and blobs that no record refers to. The caller holds the lock.
-    pub(super) fn collect(&self) -> Result<(), ImageError> {
+    fn collect(&self) -> Result<(), ImageError> {
         self.collect_except(registry::layers_in_need(self))
     }
 
     /// The same, but these layers stay. While a record cannot be read everything does: containers may run on its layers.
-    pub(super) fn collect_except(&self, spared: BTreeSet<OsString>) -> Result<(), ImageError> {
-        let mut layers = spared;
-        let mut blobs: BTreeSet<OsString> = BTreeSet::new();
-        let mut directories: BTreeSet<OsString> = BTreeSet::new();
+    fn collect_except(&self, spared: BTreeSet<OsString>) -> Result<(), ImageError> {
         let Ok(records) = self.records() else {
             return Ok(());
         };
+        let failures = self.collect_unused(&records, spared);
+        failures.into_iter().next().map_or(Ok(()), Err)
+    }
+
+    /// Removes the layers and blobs that none of these records refers to, except these layers. Goes on after a failure,
+    /// and returns all. The caller holds the lock.
+    pub(super) fn collect_unused(
+        &self,
+        records: &[Record],
+        spared: BTreeSet<OsString>,
+    ) -> Vec<ImageError> {
+        let mut layers = spared;
+        let mut blobs: BTreeSet<OsString> = BTreeSet::new();
+        let mut directories: BTreeSet<OsString> = BTreeSet::new();
         for record in records {
             blobs.insert(digest::hex(&record.id).into());
             // An earlier version may have written the record again, without it.
@@ -258,34 +274,46 @@ impl ImageStore {
             blobs.extend(record.digests.iter().map(|d| digest::hex(d).into()));
             layers.extend(record.layers.iter().map(|l| digest::hex(l).into()));
         }
+        let mut failures = Vec::new();
         for (folder, kept) in [
             ("layers", layers),
             ("directories", directories),
             ("blobs/sha256", blobs),
         ] {
             let folder = self.dir().join(folder);
-            for entry in fs::read_dir(&folder).map_err(io("list", &folder))? {
-                let entry = entry.map_err(io("list", &folder))?;
-                if kept.contains(&entry.file_name()) {
+            let entries = match fs::read_dir(&folder) {
+                Ok(entries) => entries,
+                Err(why) => {
+                    failures.push(io("list", &folder)(why));
                     continue;
                 }
-                let path = entry.path();
-                if !path.is_dir() {
-                    remove_file(&path)?;
-                    continue;
-                }
-                // Moved away first: a half-removed layer must not be taken for a complete one after a crash.
-                let grave = self.dir().join("tmp").join(format!(
-                    "gone-{}-{}",
-                    std::process::id(),
-                    entry.file_name().to_string_lossy()
-                ));
-                fs::rename(&path, &grave).map_err(io("move", &path))?;
-                sync(&folder)?;
-                remove_tree(&grave)?;
+            };
+            for entry in entries {
+                let done = match entry.map_err(io("list", &folder)) {
+                    Ok(entry) if kept.contains(&entry.file_name()) => Ok(()),
+                    Ok(entry) => self.remove_unused(&folder, &entry),
+                    Err(why) => Err(why),
+                };
+                failures.extend(done.err());
             }
         }
-        Ok(())
+        failures
+    }
+
+    fn remove_unused(&self, folder: &Path, entry: &DirEntry) -> Result<(), ImageError> {
+        let path = entry.path();
+        if !path.is_dir() {
+            return remove(&path);
+        }
+        // Moved away first: a half-removed layer must not be taken for a complete one after a crash.
+        let grave = self.dir().join("tmp").join(format!(
+            "gone-{}-{}",
+            std::process::id(),
+            entry.file_name().to_string_lossy()
+        ));
+        fs::rename(&path, &grave).map_err(io("move", &path))?;
+        sync(folder)?;
+        remove(&grave)
     }
 }
 
@@ -307,20 +335,14 @@ fn remove_leftover(path: &Path) -> Result<(), ImageError> {
         other => other.map_err(io("open", path))?,
     };
     match Flock::lock(dir, FlockArg::LockExclusiveNonblock) {
-        Ok(_lock) => remove_tree(path),
+        Ok(_lock) => remove(path),
         Err(_) => Ok(()),
     }
 }
 
-fn remove_tree(path: &Path) -> Result<(), ImageError> {
+/// Removes a file; an absent one is fine. A check of the file system may have put a directory in its place.
+pub(super) fn remove(path: &Path) -> Result<(), ImageError> {
     tree::remove(path).map_err(io("remove", path))
-}
-
-pub(super) fn remove_file(path: &Path) -> Result<(), ImageError> {
-    match fs::remove_file(path) {
-        Err(why) if why.kind() != io::ErrorKind::NotFound => Err(io("remove", path)(why)),
-        _ => Ok(()),
-    }
 }
 
 /// Makes renames and removals in a directory durable.

@@ -312,7 +312,7 @@ impl Workshop<'_> {
             });
         }
         if !unpacked.has_recipe {
-            gc::remove_file(&recipe)?;
+            gc::remove(&recipe)?;
         }
         let record = unfinished.join("layer.json");
         let root = unfinished.join("diff");

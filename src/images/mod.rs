@@ -50,7 +50,7 @@ pub use bundle::{
     Bundle, BundleFile, NewBundle, NewImage, check_file_name, check_name, import_bundle,
     read_bundle, write_bundle,
 };
-pub use check::{Check, Damage, DamageKind, Lost};
+pub use check::{Check, Damage, DamageKind, Left, Lost};
 pub use client::{ImportOptions, Origin, Pieces, import, import_unless};
 pub use compare::Contents;
 pub use details::{Details, Layer};

@@ -194,7 +194,7 @@ pub(super) fn names_lost(store: &ImageStore, refs: &[PathBuf]) -> Result<(), Ima
     }
     let path = path(store);
     // On a full disk the list goes, and with it what is known of names that others have by now.
-    write_json(&path, &entries).or_else(|_| gc::remove_file(&path))
+    write_json(&path, &entries).or_else(|_| gc::remove(&path))
 }
 
 /// Ids of all preloaded images.

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use super::fixture::*;
 use coracle::images::{Check, ImageStore, preload};
@@ -177,6 +178,70 @@ fn files_that_no_image_refers_to_are_unused_and_removed() {
     assert!(!layers.join("0123").exists());
     assert!(!room.store().join("refs/.new").exists());
     assert_eq!(names(&store).len(), 2);
+}
+
+#[test]
+fn directories_in_the_place_of_files_are_removed_with_all_else_that_is_damaged() {
+    let room = Room::new("directories");
+    let store = two_images(&room);
+    let own = first(&room.store().join("layers"), "own");
+    fs::write(own.join("diff/own"), "").unwrap();
+    let places = ["refs/dir.json", "records/dir.json", "refs/.new"];
+    for place in places {
+        fs::create_dir_all(room.store().join(place).join("below")).unwrap();
+    }
+    let check = store.repair().unwrap();
+    assert_eq!((check.damage.len(), check.left.len()), (3, 0), "{check:?}");
+    assert_eq!(names(&store), ["docker.io/library/two:1"]);
+    assert!(!own.exists());
+    for place in places {
+        assert!(!room.store().join(place).exists(), "{place}");
+    }
+    assert!(store.check().unwrap().damage.is_empty());
+}
+
+#[test]
+fn what_cannot_be_removed_is_reported_and_keeps_nothing_damaged_in_use() {
+    let room = Room::new("stuck");
+    let store = two_images(&room);
+    let own = first(&room.store().join("layers"), "own");
+    fs::write(own.join("diff/own"), "").unwrap();
+    let one = store.lookup("one:1").unwrap().unwrap().id;
+    // A mount cannot be removed, as an immutable file cannot.
+    let record = room.store().join(format!("records/{}.json", &one[7..]));
+    let stuck = [room.store().join("refs/a.json"), record];
+    fs::write(&stuck[0], "").unwrap();
+    for path in &stuck {
+        let done = Command::new("mount")
+            .arg("--bind")
+            .args([path, path])
+            .status();
+        assert!(done.unwrap().success());
+    }
+    let check = store.repair();
+    let again = store.check();
+    for path in &stuck {
+        let done = Command::new("umount").arg(path).status();
+        assert!(done.unwrap().success());
+    }
+    let (check, again) = (check.unwrap(), again.unwrap());
+    let left: Vec<_> = check
+        .left
+        .iter()
+        .flat_map(|left| left.path.clone())
+        .collect();
+    assert_eq!(left, stuck);
+    assert!(check.left[0].why.contains("refs/a.json`"), "{check:?}");
+    assert!(check.has_left(&check.damage[0]) && !check.has_left(&check.damage[1]));
+    assert_eq!(names(&store), ["docker.io/library/two:1"]);
+    assert!(!own.exists(), "an import would take it for whole");
+    assert!(
+        again
+            .damage
+            .iter()
+            .any(|d| d.why.contains("cannot be read")),
+        "{again:?}"
+    );
 }
 
 /// The layers' contents: damage that changes no size.

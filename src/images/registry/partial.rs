@@ -183,7 +183,7 @@ impl Partial {
         if let Some(parent) = path.parent() {
             gc::sync(parent)?;
         }
-        gc::remove_file(&self.record_path)
+        gc::remove(&self.record_path)
     }
 
     /// The path, for messages.

@@ -168,8 +168,8 @@ impl Download<'_, '_> {
     fn forget_whole(&mut self) -> Result<(), ImageError> {
         // The server is not to say any more that it is there.
         self.held = &[];
-        gc::remove_file(&record(self.folder))?;
-        gc::remove_file(&archive(self.folder))
+        gc::remove(&record(self.folder))?;
+        gc::remove(&archive(self.folder))
     }
 
     fn remember(&self, named: Option<String>) -> Result<(), ImageError> {

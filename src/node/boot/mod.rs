@@ -145,8 +145,19 @@ fn look_at(images: &ImageStore, findings: &mut Vec<(Reason, String)>) -> bool {
                 check.layers,
                 check.damage.len()
             );
-            findings.extend(check.damage.iter().map(|damage| {
+            let (left, removed): (Vec<_>, Vec<_>) =
+                check.damage.iter().partition(|d| check.has_left(d));
+            findings.extend(removed.iter().map(|damage| {
                 let message = format!("Removed what is damaged in the image store: {damage}");
+                (Reason::ImageDamaged, message)
+            }));
+            findings.extend(left.iter().map(|damage| {
+                let message = format!("Found damage in the image store: {damage}");
+                (Reason::ImageDamaged, message)
+            }));
+            // Without its other files nothing runs on it: another start would find the same.
+            findings.extend(check.left.iter().map(|left| {
+                let message = format!("Left in the image store: {}", left.why);
                 (Reason::ImageDamaged, message)
             }));
             true
