@@ -519,3 +519,46 @@ fn a_proxy_of_the_environment_is_used_but_never_for_this_machine() {
         "{message}"
     );
 }
+
+#[test]
+fn a_proxy_is_asked_for_plain_http_without_a_tunnel_and_named_in_errors() {
+    let world = World::new("forward");
+    world.netns.ip("addr add 10.9.9.9/32 dev lo");
+    world.push_layers("a:1", &SIZES);
+    let proxy = Proxy::start_at(&world.netns, Some(world.registry), "127.0.0.1:3128");
+    // Nothing listens there: it is reached through the proxy only.
+    let name = "10.9.9.9:5001/a:1";
+    let plain = json!({ "plain_http": ["10.9.9.9:5001"] });
+    let fetch = |proxy: &str| {
+        let child = world.start(&world.request(name, &plain), &[("HTTP_PROXY", proxy)]);
+        last_line(child)
+    };
+    let fetched = fetch("http://me:secret@127.0.0.1:3128");
+    assert_layers(&world.import(&fetched, name), &SIZES);
+    let asked = proxy.asked();
+    assert!(asked.len() > SIZES.len(), "{asked:?}");
+    for ask in asked {
+        let begin = "http://10.9.9.9:5001/v2/";
+        assert!(ask.path.starts_with(begin), "{ask:?}");
+        assert_eq!(ask.header("host"), Some("10.9.9.9:5001"), "{ask:?}");
+        let login = ask.header("proxy-authorization");
+        assert_eq!(login, Some("Basic bWU6c2VjcmV0"), "{ask:?}");
+    }
+    proxy.rule(|_| Deed::Answer(407, Vec::new(), Vec::new()));
+    for (proxy, expected) in [
+        (
+            "http://me:secret@127.0.0.1:1",
+            "through the proxy `http://127.0.0.1:1`: Connection refused",
+        ),
+        (
+            "http://me:secret@127.0.0.1:3128",
+            "through the proxy `http://127.0.0.1:3128`: it refused: it asks for a user",
+        ),
+    ] {
+        let said = fetch(proxy);
+        let message = said["message"].to_string();
+        assert!(message.contains(expected), "{said}");
+        assert!(said["hint"].to_string().contains("`HTTP_PROXY`"), "{said}");
+        assert!(!said.to_string().contains("secret"), "{said}");
+    }
+}

@@ -3,6 +3,7 @@
 
 use std::cell::Cell;
 use std::io;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ureq::Timeout;
@@ -11,6 +12,7 @@ use ureq::unversioned::transport::{
     Transport, time,
 };
 
+use super::forward::{Forward, Forwarding};
 use super::tls::TlsConnector;
 use crate::sys::clock;
 
@@ -41,10 +43,11 @@ pub(super) fn within<T>(patience: Duration, read: impl FnOnce() -> T) -> T {
     done
 }
 
-/// ureq's own connector, with the guard at the socket.
-pub(super) fn connector(tls: TlsConnector) -> impl Connector {
+/// ureq's own connector, with the guard at the socket, and below it what a proxy needs.
+pub(super) fn connector(forward: Option<Arc<Forward>>, tls: TlsConnector) -> impl Connector {
     Connector::<()>::chain((), ConnectProxyConnector::default())
         .chain(TcpConnector::default())
+        .chain(Forwarding(forward))
         .chain(Guard)
         .chain(tls)
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_rustls::rustls;
 use ureq::config::Config;
@@ -15,6 +15,7 @@ use ureq::{Agent, Body, BodyReader, Proxy, ProxyProtocol, Timeout};
 
 use super::certificates;
 use super::error::FetchError;
+use super::forward::Forward;
 use super::guard;
 use super::pace::Pace;
 use super::proxy::Proxies;
@@ -41,7 +42,15 @@ pub(super) struct Http {
     insecure: Option<String>,
     patience: Patience,
     proxies: Proxies,
-    agents: Mutex<BTreeMap<Origin, Agent>>,
+    ways: Mutex<BTreeMap<Origin, Way>>,
+}
+
+/// How an origin is reached.
+#[derive(Clone)]
+struct Way {
+    agent: Agent,
+    /// The proxy's URL without user and password.
+    proxy: Option<Arc<str>>,
 }
 
 /// A request without a body.
@@ -75,7 +84,7 @@ impl Http {
             insecure: None,
             patience,
             proxies,
-            agents: Mutex::default(),
+            ways: Mutex::default(),
         }
     }
 
@@ -118,10 +127,10 @@ impl Http {
     /// Sends a request and waits for the head of its answer, whatever its status. Follows nothing.
     pub(super) fn send(&self, ask: Ask<'_>) -> Result<Answer, FetchError> {
         self.check(&ask.url.origin)?;
-        let agent = self.agent(&ask.url.origin)?;
+        let way = self.way(&ask.url.origin)?;
         let sent = match ask.head {
-            true => agent.head(ask.url.full()),
-            false => agent.get(ask.url.full()),
+            true => way.agent.head(ask.url.full()),
+            false => way.agent.get(ask.url.full()),
         };
         let mut request = sent;
         for (name, value) in ask.headers {
@@ -130,7 +139,17 @@ impl Http {
         if let Some(authorization) = ask.authorization {
             request = request.header("Authorization", authorization);
         }
-        let response = request.call().map_err(|why| failed(ask.url, &why))?;
+        let proxy = way.proxy.as_deref();
+        let response = request
+            .call()
+            .and_then(|response| match response.status().as_u16() {
+                // No registry answers so.
+                407 if proxy.is_some() => Err(ureq::Error::ConnectProxyFailed(
+                    "it asks for a user and a password, or has others".to_owned(),
+                )),
+                _ => Ok(response),
+            })
+            .map_err(|why| failed(ask.url, proxy, &why))?;
         Ok(Answer {
             status: response.status().as_u16(),
             url: ask.url.clone(),
@@ -138,12 +157,19 @@ impl Http {
         })
     }
 
-    fn agent(&self, origin: &Origin) -> Result<Agent, FetchError> {
-        let mut agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(agent) = agents.get(origin) {
-            return Ok(agent.clone());
+    fn way(&self, origin: &Origin) -> Result<Way, FetchError> {
+        let mut ways = self.ways.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(way) = ways.get(origin) {
+            return Ok(way.clone());
         }
         let proxy = self.proxy(origin)?;
+        let named = proxy.as_ref().map(|proxy| Arc::from(shown(proxy)));
+        let (forward, proxy) = match proxy {
+            Some(proxy) if !origin.tls && proxy.protocol() == ProxyProtocol::Http => {
+                (Some(proxy), None)
+            }
+            tunnel => (None, tunnel),
+        };
         let by_tls = proxy
             .as_ref()
             .is_some_and(|proxy| proxy.protocol() == ProxyProtocol::Https);
@@ -170,10 +196,18 @@ impl Http {
             (false, _) if by_tls => Some(certificates::of(&[], &[])?),
             (false, _) => None,
         };
-        let connector = guard::connector(TlsConnector(tls));
-        let agent = Agent::with_parts(config, connector, Addresses::default());
-        agents.insert(origin.clone(), agent.clone());
-        Ok(agent)
+        let asked = forward.as_ref().map(|proxy| Forward::new(origin, proxy));
+        let connector = guard::connector(asked.map(Arc::new), TlsConnector(tls));
+        let addresses = Addresses {
+            instead: forward.and_then(|proxy| shown(&proxy).parse().ok()),
+            ..Addresses::default()
+        };
+        let way = Way {
+            agent: Agent::with_parts(config, connector, addresses),
+            proxy: named,
+        };
+        ways.insert(origin.clone(), way.clone());
+        Ok(way)
     }
 
     fn proxy(&self, origin: &Origin) -> Result<Option<Proxy>, FetchError> {
@@ -192,6 +226,15 @@ impl Http {
             _ => Err(bad("SOCKS is not supported, only `http` and `https`")),
         }
     }
+}
+
+/// A proxy's URL without user and password.
+fn shown(proxy: &Proxy) -> String {
+    let scheme = match proxy.protocol() {
+        ProxyProtocol::Https => "https",
+        _ => "http",
+    };
+    format!("{scheme}://{}:{}", proxy.host(), proxy.port())
 }
 
 /// The names of a registry in settings and directories.
@@ -275,7 +318,7 @@ impl Pieces {
     /// The next bytes; 0 at the end. Fails when nothing arrives, or too little.
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> Result<usize, FetchError> {
         let n = guard::within(self.patience.window(), || self.reader.read(buffer))
-            .map_err(|why| failed(&self.url, &ureq::Error::from(why)))?;
+            .map_err(|why| failed(&self.url, None, &ureq::Error::from(why)))?;
         // The last bytes may be few.
         if n > 0 && !self.pace.keeps(n) {
             return Err(FetchError::Slow {
@@ -292,6 +335,8 @@ impl Pieces {
 #[derive(Debug, Default)]
 struct Addresses {
     system: DefaultResolver,
+    /// What is connected to instead of the host of the request: a proxy.
+    instead: Option<Uri>,
 }
 
 impl Resolver for Addresses {
@@ -301,6 +346,7 @@ impl Resolver for Addresses {
         config: &Config,
         timeout: NextTimeout,
     ) -> Result<ResolvedSocketAddrs, ureq::Error> {
+        let uri = self.instead.as_ref().unwrap_or(uri);
         let origin = Url::parse(&uri.to_string()).ok().map(|url| url.origin);
         let Some((origin, fixed)) = origin.and_then(|o| o.fixed_addresses().map(|f| (o, f))) else {
             return self.system.resolve(uri, config, timeout);
@@ -313,12 +359,19 @@ impl Resolver for Addresses {
     }
 }
 
-/// The error of a connection in plain words.
-fn failed(url: &Url, why: &ureq::Error) -> FetchError {
+/// The error of a connection in plain words. `proxy`: what it was made to instead of the registry.
+fn failed(url: &Url, proxy: Option<&str>, why: &ureq::Error) -> FetchError {
     let connection = |why: String, hint| FetchError::Connection {
         url: url.to_string(),
-        why,
-        hint,
+        why: match proxy {
+            Some(proxy) => format!("through the proxy `{proxy}`: {why}"),
+            None => why,
+        },
+        hint: if proxy.is_some() {
+            Some(CHECK_PROXY)
+        } else {
+            hint
+        },
     };
     match why {
         ureq::Error::Timeout(timeout) => connection(timed_out(*timeout).to_owned(), None),
@@ -333,10 +386,9 @@ fn failed(url: &Url, why: &ureq::Error) -> FetchError {
             Some(why) => broken_tls(url, why),
             None => connection(plain(source), None),
         },
-        ureq::Error::ConnectProxyFailed(why) => connection(
-            format!("the proxy refused: {}", shorten(why)),
-            Some("check `HTTPS_PROXY` and `NO_PROXY` in the agent's environment"),
-        ),
+        ureq::Error::ConnectProxyFailed(why) => {
+            connection(format!("it refused: {}", shorten(why)), None)
+        }
         ureq::Error::LargeResponseHeader(_, most) => FetchError::Answer {
             url: url.to_string(),
             why: format!("the head of the answer is longer than {most} bytes"),
@@ -347,6 +399,9 @@ fn failed(url: &Url, why: &ureq::Error) -> FetchError {
         },
     }
 }
+
+const CHECK_PROXY: &str =
+    "check the proxy, and `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY` in the agent's environment";
 
 const CHECK_NAME: &str = "check the name of the registry, and the node's DNS";
 

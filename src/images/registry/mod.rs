@@ -20,6 +20,7 @@ pub mod entrances;
 mod error;
 mod fetch;
 mod folder;
+mod forward;
 mod guard;
 mod http;
 mod pace;
