@@ -507,6 +507,29 @@ fn a_limit_of_zero_is_no_limit() {
 }
 
 #[test]
+fn a_limit_of_storage_that_is_not_set_is_the_nodes_and_a_request_zero() {
+    for (resource, expected) in [
+        (
+            "limits.ephemeral-storage",
+            EnvValue::NodeStorage {
+                divisor_bytes: 1 << 20,
+            },
+        ),
+        (
+            "requests.ephemeral-storage",
+            EnvValue::Resource("0".to_owned()),
+        ),
+    ] {
+        let env = format!(
+            "env: [{{name: R, valueFrom: {{resourceFieldRef: {{resource: {resource}, divisor: 1Mi}}}}}}]
+    resources: {{limits: {{cpu: 500m"
+        );
+        let pod = one(&POD.replacen("resources: {limits: {cpu: 500m", &env, 1));
+        assert_eq!(pod.containers[0].env[0].value, expected, "{resource}");
+    }
+}
+
+#[test]
 fn quantities_are_exact_and_those_that_do_not_fit_a_number_are_refused() {
     let nano = |text: &str| Quantity::parse(text).ok().map(Quantity::nano);
     for (text, expected) in [

@@ -15,6 +15,10 @@ pub struct NodeFacts {
     pub cpu_milli: u64,
     /// Its allocatable memory in bytes.
     pub memory_bytes: u64,
+    /// All of its memory in bytes.
+    pub capacity_bytes: u64,
+    /// Its allocatable ephemeral storage in bytes.
+    pub storage_bytes: u64,
 }
 
 impl NodeFacts {
@@ -42,6 +46,10 @@ impl NodeFacts {
             EnvValue::NodeMemory { divisor_bytes } => {
                 let divisor = (*divisor_bytes).max(1);
                 self.memory_bytes.div_ceil(divisor).to_string()
+            }
+            EnvValue::NodeStorage { divisor_bytes } => {
+                let divisor = (*divisor_bytes).max(1);
+                self.storage_bytes.div_ceil(divisor).to_string()
             }
         })
     }

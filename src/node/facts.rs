@@ -3,7 +3,8 @@
 use std::net::{IpAddr, UdpSocket};
 use std::sync::{Arc, Mutex};
 
-use super::capacity::Machine;
+use super::capacity::Shares;
+use crate::config::Amounts;
 use crate::effects::facts::NodeFacts;
 use crate::network::inward_interfaces;
 use crate::sys::file;
@@ -15,12 +16,15 @@ pub(super) struct Facts(Arc<Mutex<Arc<NodeFacts>>>);
 
 impl Facts {
     /// `own` as in [`Facts::look_again`].
-    pub(super) fn gather(node_name: &str, machine: &Machine, own: &[IpAddr]) -> Self {
+    pub(super) fn gather(node_name: &str, shares: &Shares, own: &[IpAddr]) -> Self {
+        let of = |amounts: &Amounts, name: &str| amounts.get(name).copied().unwrap_or(0);
         Self(Arc::new(Mutex::new(Arc::new(NodeFacts {
             name: node_name.to_owned(),
             ips: addresses(own),
-            cpu_milli: machine.cpu_milli,
-            memory_bytes: machine.memory_bytes,
+            cpu_milli: of(&shares.allocatable, "cpu"),
+            memory_bytes: of(&shares.allocatable, "memory"),
+            capacity_bytes: of(&shares.capacity, "memory"),
+            storage_bytes: of(&shares.allocatable, "ephemeral-storage"),
         }))))
     }
 

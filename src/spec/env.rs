@@ -17,7 +17,10 @@ use crate::types::quantity::Quantity;
 /// Takes values derived from resources from another version of the pod; all others stay.
 pub(crate) fn same_but_resources(ours: &mut [EnvVar], theirs: &[EnvVar]) {
     let follows = |value: &EnvValue| match value {
-        EnvValue::Resource(_) | EnvValue::NodeCpu { .. } | EnvValue::NodeMemory { .. } => true,
+        EnvValue::Resource(_)
+        | EnvValue::NodeCpu { .. }
+        | EnvValue::NodeMemory { .. }
+        | EnvValue::NodeStorage { .. } => true,
         EnvValue::Literal(_)
         | EnvValue::Metadata(_)
         | EnvValue::Uid
@@ -296,16 +299,11 @@ pub(super) fn resource_ref(
         return None;
     };
     let divisor = divisor(reference, resource, path, report)?;
-    let value = figure(container, kind, resource, divisor);
-    if value.is_none() {
-        let detail = format_args!("the container has no {resource} limit to refer to");
-        report.invalid(&at, &reference.resource, detail);
-    }
-    value
+    Some(figure(container, kind, resource, divisor))
 }
 
-/// Returns the resource divided and rounded up; `None` if there is none and the node's value cannot stand in for it.
-fn figure(container: &Container, kind: &str, resource: &str, divisor: u64) -> Option<EnvValue> {
+/// Returns the resource divided and rounded up; the node's stands in for a limit that is not set.
+fn figure(container: &Container, kind: &str, resource: &str, divisor: u64) -> EnvValue {
     let resources = container.resources.as_ref();
     let map = resources.and_then(|r| match kind {
         "limits" => r.limits.as_ref(),
@@ -324,19 +322,21 @@ fn figure(container: &Container, kind: &str, resource: &str, divisor: u64) -> Op
             };
             let divisor = i128::from(divisor);
             let quotient = amount / divisor + i128::from(amount % divisor != 0);
-            Some(EnvValue::Resource(quotient.to_string()))
+            EnvValue::Resource(quotient.to_string())
         }
         // Without a limit for huge pages a container cannot use any.
         (None, _) if kind == "requests" || huge_pages::is_resource(resource) => {
-            Some(EnvValue::Resource("0".to_owned()))
+            EnvValue::Resource("0".to_owned())
         }
-        (None, "cpu") => Some(EnvValue::NodeCpu {
+        (None, "cpu") => EnvValue::NodeCpu {
             divisor_milli: divisor,
-        }),
-        (None, "memory") => Some(EnvValue::NodeMemory {
+        },
+        (None, "memory") => EnvValue::NodeMemory {
             divisor_bytes: divisor,
-        }),
-        (None, _) => None,
+        },
+        (None, _) => EnvValue::NodeStorage {
+            divisor_bytes: divisor,
+        },
     }
 }
 

@@ -452,6 +452,11 @@ pub enum EnvValue {
         /// Divisor in bytes.
         divisor_bytes: u64,
     },
+    /// `resourceFieldRef` of an ephemeral-storage limit that is not set.
+    NodeStorage {
+        /// Divisor in bytes.
+        divisor_bytes: u64,
+    },
 }
 
 /// One `volumeMounts` entry.

@@ -120,7 +120,8 @@ fn literal<'v>(env: &'v [EnvVar], name: &str) -> Option<Cow<'v, str>> {
         | EnvValue::NodeName
         | EnvValue::Resource(_)
         | EnvValue::NodeCpu { .. }
-        | EnvValue::NodeMemory { .. } => None,
+        | EnvValue::NodeMemory { .. }
+        | EnvValue::NodeStorage { .. } => None,
     }
 }
 

@@ -147,7 +147,7 @@ pub fn start_request(
             devices: by_request.unwrap_or_default(),
             images: image_ids(order),
         },
-        oom_score_adj: oom_score_adj(pod, container, order.node.memory_bytes),
+        oom_score_adj: oom_score_adj(pod, container, order.node.capacity_bytes),
         stdin: container.stdin,
         tty: container.tty,
         stdin_once: container.stdin_once,

@@ -204,7 +204,7 @@ fn start(files: Files, flags: Vec<Flag>) -> Result<Started, StartError> {
     let listener = api::listen(&layout.api_socket())?;
     let (sender, inputs) = bounded(INPUT_QUEUE);
     let sandboxes = prepare::sandboxes(Arc::new(config), settings, cgroups)?;
-    let tools = prepare::tools(sandboxes, images, &machine, sender);
+    let tools = prepare::tools(sandboxes, images, &shares, sender);
     let hangup = signals::watch(&tools.inputs)?;
     let alarm = Alarm::new().map_err(system("set a timer"))?;
     let agent = Agent {

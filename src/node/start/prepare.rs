@@ -20,7 +20,7 @@ use crate::layout::{FORMAT_FILE, Layout};
 use crate::network::names::{Names, Reach};
 use crate::network::{Network, NetworkSettings};
 use crate::node::Input;
-use crate::node::capacity::{Machine, share_out};
+use crate::node::capacity::{Machine, Shares, share_out};
 use crate::node::execute::Tools;
 use crate::node::facts::Facts;
 use crate::node::network::{NameServer, Progress};
@@ -195,7 +195,7 @@ pub(super) fn sandboxes(
 pub(super) fn tools(
     sandboxes: Sandboxes,
     images: Arc<ImageStore>,
-    machine: &Machine,
+    shares: &Shares,
     inputs: Sender<Input>,
 ) -> Tools {
     let config = sandboxes.config.clone();
@@ -212,7 +212,7 @@ pub(super) fn tools(
         host_paths: Default::default(),
         facts: Facts::gather(
             &config.node_name,
-            machine,
+            shares,
             &sandboxes.network.own_addresses(),
         ),
         progress: Progress::default(),

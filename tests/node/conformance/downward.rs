@@ -77,6 +77,7 @@ fn files(word: &str) -> Vec<Row> {
         ),
         default("limits.cpu"),
         default("limits.memory"),
+        default("limits.ephemeral-storage"),
     ]
 }
 
@@ -153,13 +154,14 @@ fn variables() -> Vec<Row> {
         of_resource("limits.ephemeral-storage", "1", "33554432"),
         of_resource("requests.ephemeral-storage", "1Mi", "16"),
         Row::says(
-            "[downward variables] should provide default limits.cpu/memory from node allocatable",
-            "[ $C -gt 0 ] && [ $M -gt 1000000 ] && echo some",
+            "[downward variables] should provide default limits from node allocatable",
+            "[ $C -gt 0 ] && [ $M -gt 1000000 ] && [ $E -gt 1000000 ] && echo some",
             "some\n",
         )
         .container(
             "env: [{name: C, valueFrom: {resourceFieldRef: {resource: limits.cpu}}}, \
-             {name: M, valueFrom: {resourceFieldRef: {resource: limits.memory}}}]",
+             {name: M, valueFrom: {resourceFieldRef: {resource: limits.memory}}}, \
+             {name: E, valueFrom: {resourceFieldRef: {resource: limits.ephemeral-storage}}}]",
         ),
     ]
 }
