@@ -14,7 +14,7 @@ use super::put;
 use super::table::one_line;
 use crate::api::architecture;
 use crate::config::{Effective, Files, node_name_of_host};
-use crate::effects::credential::Credentials;
+use crate::effects::credential::{self, Credentials};
 use crate::spec::PodSecurity;
 use crate::spec::conflicts::{self, conflicts};
 use crate::spec::convert::{self, ConvertContext, Documents};
@@ -123,16 +123,18 @@ pub(super) fn pods(name: &str, bytes: &[u8]) -> std::result::Result<Vec<PodSpec>
     }
 }
 
-/// Decrypts the encrypted Secrets of a file as far as this machine can. What it cannot is a warning, because the manifest
-/// may be meant for another machine; the rest of the document is checked.
+/// Decrypts the encrypted Secrets of a file as far as this machine can. What it has no key for is a warning, because the
+/// manifest may be meant for another machine; the rest of the document is checked.
 fn open(name: &str, bytes: &[u8]) -> (Opened, Vec<String>) {
     let mut warnings = Vec::new();
     let mut opened = Credentials::default().open(encrypted::found(bytes));
     for (sealed, outcome) in &mut opened {
-        if let Outcome::Refused(why) = outcome {
+        if let Outcome::Refused(why) = outcome
+            && !credential::is_bad_everywhere(why)
+        {
             let secret = format!("{}/{}", sealed.namespace, sealed.name);
             warnings.push(format!(
-                "{name}: secret {secret}: its encrypted content was not checked: {why}"
+                "{name}: secret {secret}: its encrypted content was not checked: {why}; an agent on this machine would refuse it"
             ));
             *outcome = Outcome::Unread;
         }

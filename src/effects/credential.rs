@@ -127,6 +127,20 @@ pub fn decrypt(sealed: &Sealed) -> Result<Plain, CredentialError> {
     Ok(Plain(plain))
 }
 
+/// Whether the program refused the content itself, by what it says: on every machine it would be refused. It says
+/// "incorrect key?" of damaged content and of content for another machine alike, which leaves that open.
+pub fn is_bad_everywhere(why: &str) -> bool {
+    const SAID: [&str; 4] = [
+        // It was decrypted: its name or its time is wrong.
+        "refusing",
+        "Unknown encryption format",
+        "Encrypted file too short",
+        // It is no base64.
+        "Failed to read encrypted credential data",
+    ];
+    SAID.iter().any(|said| why.contains(said))
+}
+
 /// Blocking. Encrypts a content with this kind of key, in base64.
 ///
 /// # Errors
