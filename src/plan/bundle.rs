@@ -34,6 +34,9 @@ pub struct Trial {
     /// The generation stays in force if it fails: it was in force before.
     #[serde(default)]
     pub stays: bool,
+    /// The node keeps its pods down (`NodeState::is_kept_away`): its time stands still since `at`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub rests: bool,
 }
 
 /// What is to be done about a trial.
@@ -61,7 +64,22 @@ impl Trial {
             boot: boot.to_owned(),
             at: now,
             stays: false,
+            rests: false,
         }
+    }
+
+    /// The trial once the node keeps its pods down; `None`: it says so. A reboot ends all pods, too, but has its price: a
+    /// generation could bring it about.
+    pub fn resting(&self, boot: &str, now: Time) -> Option<Self> {
+        (!self.rests_in(boot)).then(|| Self {
+            rests: true,
+            ..self.as_of(boot, now)
+        })
+    }
+
+    /// Whether it has rested in this boot, so that it has its whole time again.
+    pub(super) fn rests_in(&self, boot: &str) -> bool {
+        self.rests && self.boot == boot
     }
 
     /// The time between two records of it, which is what a reboot costs.
@@ -81,6 +99,7 @@ impl Trial {
             boot: boot.to_owned(),
             at: now,
             stays: self.stays,
+            rests: false,
         }
     }
 
@@ -89,7 +108,7 @@ impl Trial {
         STEADY_MS.min(self.within_ms / 4)
     }
 
-    /// Judges the trial. `unready`: the pods of the generation that are not ready, for people; `None`: not known yet.
+    /// Judges the trial of pods that may run. `unready`: the pods of the generation that are not ready, for people; `None`: not known yet.
     /// `ready_since`: since when there are none, as far as this agent knows.
     pub fn judge(
         &self,
@@ -104,6 +123,12 @@ impl Trial {
                 true => Verdict::Passed,
                 false => Verdict::Wait(at),
             };
+        }
+        if self.rests_in(boot) {
+            return Verdict::Record(Self {
+                stays: self.stays,
+                ..Self::new(self.within_ms, boot, now)
+            });
         }
         let trial = self.as_of(boot, now);
         if let Some(unready) = unready
@@ -174,6 +199,7 @@ mod tests {
             boot: "one".to_owned(),
             at: Time(at),
             stays: false,
+            rests: false,
         }
     }
 
@@ -321,6 +347,21 @@ mod tests {
                 "{what}"
             );
         }
+    }
+
+    #[test]
+    fn a_trial_whose_pods_the_node_kept_down_has_its_whole_time_again() {
+        let one: &[String] = &["default/web (NodeCordoned)".to_owned()];
+        let rests = at(280_000, 1000).resting("one", Time(2000)).unwrap();
+        assert_eq!((rests.spent_ms, rests.rests), (281_000, true));
+        assert_eq!(rests.resting("one", Time(9000)), None);
+        let later = Time(90 * MINUTE);
+        let again = Trial::new(5 * MINUTE, "one", later);
+        let judged = rests.judge(Some(one), None, "one", later);
+        assert_eq!(judged, Verdict::Record(again));
+        // A reboot has its price.
+        let judged = rests.judge(Some(one), None, "two", Time(7));
+        assert!(matches!(judged, Verdict::Failed { .. }), "{judged:?}");
     }
 
     #[test]

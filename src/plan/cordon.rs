@@ -141,6 +141,12 @@ impl NodeState {
         })
     }
 
+    /// Whether the node keeps this pod down by itself, for as long as it shuts down or is cordoned. That is no time in which
+    /// the pod could become ready.
+    pub fn is_kept_away(&self, pod: &PodSpec) -> bool {
+        self.shutdown.is_some() || self.kept_out(pod).is_some()
+    }
+
     /// Restores a cordon from before the agent restart or reboot.
     pub(super) fn cordon_recovered(&mut self, cordon: &Cordon, now: Stamp, out: &mut Vec<Notice>) {
         if self.cordon.is_none() {

@@ -203,6 +203,8 @@ impl NodeState {
     /// Cancels the shutdown. Each pod that it stopped starts again as soon as it has ended.
     pub(super) fn shutdown_cancelled(&mut self) {
         self.shutdown = None;
+        // Meanwhile their pods were counted only.
+        self.workloads_due();
     }
 
     /// Restores a pod that a shutdown stopped, or that was evicted.

@@ -26,6 +26,15 @@ impl Node {
             };
             let at = match self.bundles.busy.get(name) {
                 Some(again) if now < *again => *again,
+                _ if self.is_kept_away(name, known) => {
+                    let resting = trial.resting(&self.bundles.boot, now);
+                    let Some(resting) = resting.map(Verdict::Record) else {
+                        // Its end is an event.
+                        continue;
+                    };
+                    verdicts.push((name.clone(), known.state.current, resting));
+                    now.plus(AGAIN_MS)
+                }
                 _ => {
                     let unready = self.unready(name, known);
                     let of = (name.clone(), known.state.current);
@@ -49,6 +58,18 @@ impl Node {
             self.bundles.busy.insert(name.clone(), now.plus(AGAIN_MS));
             self.carry_out(name, generation, verdict);
         }
+    }
+
+    /// Whether pods of a bundle are missing because the node keeps them down by itself.
+    fn is_kept_away(&self, name: &str, known: &Known) -> bool {
+        let folder = Folder::of(&self.tools.config.layout.manifest_bundles(), name);
+        let manifests = folder.manifests(known.state.current);
+        let files = known.current.files.iter();
+        let loaded = files.filter_map(|file| self.manifests.file(&manifests.join(file)));
+        let mut pods = loaded.flat_map(|loaded| loaded.pods.iter());
+        let is_missing = |pod| bundle::unready(&self.state, pod).is_some();
+        self.state.shutdown.is_some()
+            || pods.any(|pod| self.state.is_kept_away(pod) && is_missing(pod))
     }
 
     /// The pods of a bundle that are not ready, for people; `None`: its manifests have not been read yet.

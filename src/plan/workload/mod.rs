@@ -5,6 +5,7 @@
 //! planner's own: a step is taken when a pod of a document has become ready, or unready, or is gone, and when a time is
 //! over that [`next`] names.
 
+mod away;
 pub mod cron;
 mod images;
 pub mod job;
@@ -171,11 +172,13 @@ fn came(desired: &Desired, key: &WorkloadKey, now: Wall) -> Option<Wall> {
 
 /// The next step: a turn of all documents, if one may have become possible.
 pub(super) fn next(state: &NodeState, now: Time) -> Step {
-    if state.shutdown.is_some() || state.desired.is_none() {
+    if state.desired.is_none() {
         return Step::Rest;
     }
     let turn = || Step::Record(Event::Node(NodeFact::WorkloadTurn));
-    match state.workloads.wake {
+    // While the node shuts down, no step becomes possible by itself.
+    let wake = (state.workloads.wake).filter(|_| state.shutdown.is_none());
+    match wake {
         _ if state.workloads.due => turn(),
         Some(at) => Step::when(at, now, turn),
         None => Step::Rest,
@@ -267,13 +270,18 @@ impl NodeState {
 
     /// The wall clock was set.
     pub(super) fn clock_set(&mut self) {
+        self.workloads_due();
+    }
+
+    /// A step may have become possible.
+    pub(super) fn workloads_due(&mut self) {
         self.workloads.due |= self.workloads.asked.is_some();
     }
 
     /// What was known of CronJobs after so many changes is on disk.
     pub(super) fn crons_kept(&mut self, changes: u64) {
         self.workloads.crons.kept = changes;
-        self.clock_set();
+        self.workloads_due();
     }
 
     /// Compares what files say with what they said before.
@@ -296,6 +304,9 @@ impl NodeState {
         self.workloads.changes += 1;
         if self.workloads.asked.is_none() {
             return;
+        }
+        if self.shutdown.is_some() {
+            return self.count_while_down(now);
         }
         let staged = self.staged(now, out);
         let before = &self.workloads.staged;
@@ -344,7 +355,7 @@ impl NodeState {
             };
             self.workloads.histories.spare(&subject);
         }
-        self.workloads.due |= self.workloads.asked.is_some();
+        self.workloads_due();
     }
 
     /// What of this pod decides about steps, if it belongs to a document or is in the way of one.
@@ -457,6 +468,10 @@ impl NodeState {
                 true => stage.unready(self),
                 false => Vec::new(),
             };
+            progress.note_kept_away(stage.kept_away, now.time);
+            if progress.kept_away {
+                histories.rest(&subject, now.time);
+            }
             let deadline_ms = stage.deadline_ms(self.cordon.is_some());
             let wake = stage.note(progress, now, deadline_ms, |best, within_ms| {
                 histories.fails_at(&subject, best, within_ms, now.time)

@@ -8,14 +8,15 @@ use crate::plan::{Event, NodeFact};
 use crate::spec::{PodKey, WorkloadKey, WorkloadKind};
 
 /// A pod; the letter is its variable.
-fn pod(letter: char, more: &str) -> String {
+pub(super) fn pod(letter: char, more: &str) -> String {
     format!(
         "apiVersion: v1\nkind: Pod\nmetadata: {{name: web, labels: {{letter: {letter}}}, annotations: {{a: b{more}}}}}\nspec:\n  \
          readinessGates: [{{conditionType: test/ready}}]\n  containers: [{{name: main, image: i, env: [{{name: V, value: {letter}}}]}}]\n"
     )
 }
 
-const TWO_MINUTES: &str = ", coracle.dev/rollback: \"true\", coracle.dev/rollback-within: 2m";
+pub(super) const TWO_MINUTES: &str =
+    ", coracle.dev/rollback: \"true\", coracle.dev/rollback-within: 2m";
 
 #[test]
 fn the_edit_of_a_pod_that_fails_is_taken_back() {

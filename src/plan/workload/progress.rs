@@ -47,6 +47,9 @@ pub struct Progress {
     /// The good template is in force until its pods are back.
     #[serde(default)]
     pub(super) resumed: bool,
+    /// The node keeps pods of it down (`away.rs`).
+    #[serde(default)]
+    pub(super) kept_away: bool,
     /// Enough pods are available.
     pub(super) available: Flag,
     /// It is complete, or makes progress.
@@ -77,6 +80,7 @@ impl Progress {
             renumbered: false,
             brought_back: None,
             resumed: false,
+            kept_away: false,
             available: flag(false),
             progressing: flag(true),
         }

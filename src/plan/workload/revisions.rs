@@ -403,7 +403,7 @@ impl Histories {
             return (now, None);
         }
         let trial = match &history.trial {
-            Some(trial) if history.best == best => {
+            Some(trial) if history.best == best && !trial.rests_in(&self.boot) => {
                 let as_of = trial.as_of(&self.boot, now);
                 let much = as_of.spent_ms - trial.spent_ms >= trial.step_ms();
                 let over = as_of.spent_ms >= within_ms && trial.spent_ms < within_ms;

@@ -9,6 +9,8 @@ use crate::plan::{Event, NodeFact, NodeState};
 use crate::spec::convert::{ConvertContext, admitted, documents};
 use crate::spec::{Reason, WorkloadKind, rollback};
 
+#[path = "away_test.rs"]
+mod away_test;
 #[path = "pod_revisions_test.rs"]
 mod pod_revisions_test;
 #[path = "resume_test.rs"]
@@ -142,6 +144,8 @@ impl Machine {
             workloads,
             pods: before.state.pods,
             incarnations: before.state.incarnations,
+            cordon: before.state.cordon,
+            shutdown: before.state.shutdown,
             ..NodeState::default()
         };
         self.seen = None;
@@ -155,6 +159,7 @@ impl Machine {
         let boot = self.boots.to_string();
         let histories = Histories::recovered(stored(&before), boot);
         self.world.state.workloads.histories = histories.resumed(|_| false);
+        self.world.state.cordon = before.state.cordon;
         self.seen = None;
         self.look();
     }

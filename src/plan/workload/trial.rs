@@ -65,9 +65,14 @@ fn one(
     }
     let within_ms = pod.rollback_within_ms().unwrap_or(0);
     let trial = history.trial.as_deref().cloned();
-    let unready = unready(state, pod);
     // Without a former one that was good there is no way back, and its time does not count.
     let timed = !is_good && history.good.is_some();
+    if state.is_kept_away(pod) {
+        histories.steady.remove(&pod.key);
+        histories.rest(&subject, now);
+        return None;
+    }
+    let unready = unready(state, pod);
     if unready.is_some() && !timed {
         histories.steady.remove(&pod.key);
         return None;

@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::plan::event::{ConditionChange, Desired};
-use crate::plan::{Action, Event, NodeFact, NodeState, PodFact, RunFact, Step, Task, decide};
+use crate::plan::event::{AskedBy, ConditionChange, Desired, Group};
+use crate::plan::{
+    Action, Event, NodeFact, NodeState, PodFact, RunFact, Step, Task, decide, shutdown,
+};
 use crate::spec::convert::{ConvertContext, documents};
 use crate::spec::{Condition, ConditionStatus, PodUid, Workload, WorkloadKey};
 use crate::types::{Effective, Exit, Stamp, Time, Wall};
@@ -133,7 +135,9 @@ impl World {
     /// Whatever the planner says, except that sandboxes are removed by [`World::gone`] only.
     fn work(&mut self) {
         for _ in 0..1_000 {
-            if let Step::Record(event) = super::next(&self.state, self.now.time) {
+            let next = shutdown::next(&self.state, self.now.time);
+            let next = next.or_else(|| super::next(&self.state, self.now.time));
+            if let Step::Record(event) = next {
                 self.apply(&event);
                 continue;
             }
@@ -273,6 +277,20 @@ impl World {
         };
         self.act(action);
         self.work();
+    }
+
+    /// The node shuts down, and nothing runs any more.
+    pub(super) fn shut_down(&mut self) {
+        let groups = vec![Group {
+            priority: 0,
+            seconds: 30,
+        }];
+        let asked_by = AskedBy::Command;
+        self.tell(Event::Node(NodeFact::ShutdownBegun { groups, asked_by }));
+        let down = self.state.pods.iter().filter(|(_, p)| p.verdict.is_some());
+        for uid in down.map(|(uid, _)| uid.clone()).collect::<Vec<_>>() {
+            self.remove(&uid);
+        }
     }
 
     /// `a`: ready, `A`: not ready, `-`: on its way out, `?`: held; sorted, earlier templates first.

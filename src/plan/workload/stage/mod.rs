@@ -32,6 +32,8 @@ pub(super) struct Stage<'s> {
     elsewhere: bool,
     /// A person has stopped all its pods.
     stopped: bool,
+    /// The node keeps pods of it down by itself.
+    pub(super) kept_away: bool,
     /// What the file asks for are the pods of its last good template, which come back (`resume.rs`).
     resumed: Option<Halfway>,
     /// Ordinals whose pods are missing, and come back with the last good template.
@@ -113,6 +115,7 @@ impl<'s> Stage<'s> {
             blocked: new.iter().any(waits),
             elsewhere: daemon && new.iter().any(|new| state.other_node(new.wanted).is_some()),
             stopped: state.stops.has_workload(&workload.key),
+            kept_away: new.iter().any(|new| state.is_kept_away(new.wanted)),
             resumed,
             awaited: BTreeSet::new(),
             old,
@@ -415,16 +418,11 @@ impl<'s> Stage<'s> {
         deadline_ms: Option<u64>,
         on_trial: impl FnOnce((usize, usize, usize), u64) -> (Time, Option<Time>),
     ) -> Option<Time> {
-        let figures = self.figures();
-        progress.figures = figures;
+        self.count(progress, now);
+        let figures = progress.figures;
         let going = self.old.iter().filter(|old| old.pod.stopping().is_some());
-        let [updated, steady, old, available] = [
-            figures.updated,
-            figures.updated_steady,
-            figures.old,
-            figures.available,
-        ]
-        .map(|number| number as usize);
+        let [updated, steady, old] =
+            [figures.updated, figures.updated_steady, figures.old].map(|number| number as usize);
         let going = going.count();
         let gone = match self.misses_former(progress) {
             // Some were deleted or evicted, which is no progress.
@@ -439,24 +437,17 @@ impl<'s> Stage<'s> {
             progress.best.1.max(steady),
             progress.best.2.max(gone),
         );
-        if best != progress.best {
+        // Pods that the node stops are no progress.
+        if best != progress.best && !self.kept_away {
             progress.best = best;
             progress.since = now.time;
             progress.failed = false;
         }
         progress.let_in = progress.let_in.max(updated);
-        let all = match self.elsewhere {
-            true => 0,
-            false => self.new.len(),
-        };
-        progress.replicas_here = all;
+        let all = progress.replicas_here;
         // What breaks later is no matter of the rollout.
         progress.complete |= updated == all && steady == all && old == 0;
-        let unavailable = match self.workload.update {
-            Update::Rolling { unavailable, .. } => unavailable as usize,
-            Update::Recreate | Update::InPlace { .. } | Update::OnDelete => 0,
-        };
-        let waits = progress.complete || self.workload.paused || self.stopped;
+        let waits = progress.complete || self.workload.paused || self.stopped || self.kept_away;
         let deadline = deadline_ms.filter(|_| !waits);
         let (fails_at, record_at) = match deadline {
             Some(within_ms) if self.workload.rollback && self.resumed.is_none() => {
@@ -465,9 +456,8 @@ impl<'s> Stage<'s> {
             }
             deadline => (deadline.map(|after| progress.since.plus(after)), None),
         };
-        progress.failed = fails_at.is_some_and(|at| at <= now.time);
-        let enough = all.saturating_sub(unavailable);
-        progress.available.set(available >= enough, now.wall);
+        let stays_failed = self.kept_away && progress.failed;
+        progress.failed = stays_failed || fails_at.is_some_and(|at| at <= now.time);
         progress.progressing.set(!progress.failed, now.wall);
         let new = self.new.iter().filter_map(|new| new.here.as_ref()?.ready);
         let ripe = new.chain(self.old.iter().filter_map(|old| old.ready));
@@ -510,7 +500,23 @@ impl<'s> Stage<'s> {
             .collect()
     }
 
-    pub(super) fn figures(&self) -> Figures {
+    /// Notes how many pods there are and should be, and whether enough of them are available.
+    pub(super) fn count(&self, progress: &mut Progress, now: Stamp) {
+        progress.figures = self.figures();
+        progress.replicas_here = match self.elsewhere {
+            true => 0,
+            false => self.new.len(),
+        };
+        let unavailable = match self.workload.update {
+            Update::Rolling { unavailable, .. } => unavailable as usize,
+            Update::Recreate | Update::InPlace { .. } | Update::OnDelete => 0,
+        };
+        let enough = progress.replicas_here.saturating_sub(unavailable);
+        let available = progress.figures.available as usize;
+        progress.available.set(available >= enough, now.wall);
+    }
+
+    fn figures(&self) -> Figures {
         let live_new = self.new.iter().filter_map(|new| new.here.as_ref());
         let live_new = live_new.filter(|here| here.pod.stopping().is_none());
         let mut figures = Figures::default();

@@ -1,0 +1,66 @@
+//! Documents and pods that the node itself keeps down: while it shuts down, or where its cordon refuses them. That is no
+//! time of a rollout or of a trial. They have their whole time again once they may run, as those that a person starts.
+
+use std::collections::BTreeMap;
+
+use super::revisions::{Histories, Subject};
+use super::stage::Stage;
+use super::{NodeState, Progress, Stamp, Time};
+use crate::types::Gather;
+
+impl Progress {
+    /// Notes whether the node keeps pods of the document down. What had failed before stays so.
+    pub(super) fn note_kept_away(&mut self, kept_away: bool, now: Time) {
+        let was = std::mem::replace(&mut self.kept_away, kept_away);
+        if was && !kept_away && !self.failed {
+            self.since = now;
+        }
+    }
+}
+
+impl Histories {
+    /// The time of the revision in force stands still, and begins again when pods may run. It is on disk: this agent may
+    /// not see the end of it.
+    pub(super) fn rest(&mut self, subject: &Subject, now: Time) {
+        let history = self.of(subject);
+        let trial = history.and_then(|history| history.trial.as_ref());
+        let resting = trial.and_then(|trial| trial.resting(self.boot(), now));
+        if let Some(trial) = resting {
+            self.set_trial(subject, trial);
+        }
+    }
+
+    /// The same of all.
+    fn rest_all(&mut self, now: Time) {
+        self.steady.clear();
+        let all = self.all.iter();
+        let on_trial = all.filter(|(_, history)| history.trial.is_some());
+        for subject in on_trial.map(|(of, _)| of.clone()).collect::<Vec<_>>() {
+            self.rest(&subject, now);
+        }
+    }
+}
+
+impl NodeState {
+    /// The turn of all documents while the node shuts down: their pods are counted, and nothing else.
+    pub(super) fn count_while_down(&mut self, now: Stamp) {
+        let mut workloads = std::mem::take(&mut self.workloads);
+        workloads.histories.rest_all(now.time);
+        let asked = workloads.asked.iter();
+        let pods = asked.clone().flat_map(|asked| asked.pods.values());
+        let pods: BTreeMap<_, _> = pods.map(|pod| (&pod.key, pod)).gather();
+        for (key, workload) in asked.flat_map(|asked| asked.workloads.iter()) {
+            let Some(progress) = workloads.progress.get_mut(key) else {
+                continue;
+            };
+            let new = workload.pods.iter();
+            let new: Vec<_> = new.filter_map(|pod| pods.get(pod).copied()).collect();
+            let before = (progress.available, progress.kept_away);
+            Stage::of(self, workload, &new, None, now).count(progress, now);
+            progress.note_kept_away(true, now.time);
+            let changed = before != (progress.available, progress.kept_away);
+            workloads.rollout_changes += u64::from(changed);
+        }
+        self.workloads = workloads;
+    }
+}
