@@ -22,12 +22,12 @@ use crate::effects::facts::NodeFacts;
 use crate::effects::{app_armor, user_namespace};
 use crate::layout::Layout;
 use crate::plan::fit::NodeIdentity;
-use crate::plan::pressure;
+use crate::plan::pressure::{self, Pressure};
 use crate::plan::status::time;
 use crate::spec::Reason;
 use crate::spec::placement::node_labels;
 use crate::sys::{file, meminfo};
-use crate::types::{Gather, InOrder, Wall};
+use crate::types::{Gather, InOrder, Stamp, Wall};
 
 /// The runtime, with the version of the crate.
 const RUNTIME: &str = "libcontainer://0.7.0";
@@ -130,6 +130,16 @@ impl NodeObject {
     /// Blocking. Takes the conditions from before an agent restart out of this file, and saves them there.
     pub(super) fn keep_conditions(&mut self, path: PathBuf) {
         self.standings.keep(path);
+    }
+
+    /// Sets the thresholds that are met.
+    pub(super) fn set_met(&mut self, pressure: &Pressure) {
+        self.standings.set_met(pressure);
+    }
+
+    /// The pressure that the node was under before the agent restart.
+    pub(super) fn pressure(&self, now: Stamp) -> Pressure {
+        self.standings.pressure(now)
     }
 
     /// Sets a condition; returns whether it changed.

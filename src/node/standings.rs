@@ -1,5 +1,5 @@
-//! The transition times of the node's conditions. They are kept in `<run-dir>/conditions.json`, which is written
-//! when one changes, so that an agent restart is no transition. After a reboot they begin again.
+//! The node's conditions, their transition times and the thresholds that are met. They are kept in `<run-dir>/conditions.json`, which is written
+//! when one changes, so that an agent restart is no transition and ends no shortage. After a reboot they begin again.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,19 +7,23 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::object::Condition;
+use crate::plan::pressure::{self, Pressure, Threshold};
 use crate::sys::file::{self, Durability};
-use crate::types::{Gather, Wall};
+use crate::types::{Gather, Stamp, Wall};
 
 /// Far more than the file has.
 const MOST_BYTES: u64 = 64 << 10;
 
 /// The status of a condition, and since when.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Standing {
     /// Whether it is true.
     pub(super) yes: bool,
     /// `lastTransitionTime`.
     pub(super) since: Wall,
+    /// The thresholds that are met and lead to it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    met: Vec<Threshold>,
 }
 
 /// All conditions, in the order in which they are shown.
@@ -35,7 +39,8 @@ impl Standings {
     pub(super) fn new(since: Wall) -> Self {
         let standing = |of| {
             let yes = of == Condition::Ready;
-            (of, Standing { yes, since })
+            let met = Vec::new();
+            (of, Standing { yes, since, met })
         };
         Self {
             path: None,
@@ -45,9 +50,12 @@ impl Standings {
 
     /// Blocking. Restores them from this file, as far as it is valid, and saves them there from now on.
     pub(super) fn keep(&mut self, path: PathBuf) {
-        let known = read(&path);
+        let mut known = read(&path);
         for (of, standing) in &mut self.all {
-            *standing = known.get(of.name()).copied().unwrap_or(*standing);
+            *standing = match known.remove(of.name()) {
+                Some(known) => known,
+                None => continue,
+            };
         }
         self.path = Some(path);
         self.write();
@@ -60,9 +68,35 @@ impl Standings {
         let Some((_, standing)) = changed else {
             return false;
         };
-        *standing = Standing { yes, since: now };
+        (standing.yes, standing.since) = (yes, now);
         self.write();
         true
+    }
+
+    /// Sets the thresholds that are met.
+    pub(super) fn set_met(&mut self, pressure: &Pressure) {
+        let mut changed = false;
+        for (of, standing) in &mut self.all {
+            let leads = |t: &&Threshold| Condition::Short(t.signal.condition()) == *of;
+            let met: Vec<Threshold> = pressure.met().filter(leads).copied().collect();
+            changed |= standing.met != met;
+            standing.met = met;
+        }
+        if changed {
+            self.write();
+        }
+    }
+
+    /// The pressure that the node was under before the agent restart.
+    pub(super) fn pressure(&self, now: Stamp) -> Pressure {
+        let short = pressure::Condition::ALL.into_iter().filter_map(|of| {
+            let mut all = self.all.iter();
+            let (_, standing) = all.find(|(other, _)| *other == Condition::Short(of))?;
+            standing.yes.then_some((of, standing))
+        });
+        let held: Vec<_> = short.clone().map(|(of, it)| (of, it.since)).collect();
+        let met: Vec<_> = short.flat_map(|(_, it)| it.met.clone()).collect();
+        Pressure::recovered(&held, &met, now)
     }
 
     /// Each condition with its status.
@@ -74,8 +108,8 @@ impl Standings {
         let Some(path) = &self.path else {
             return;
         };
-        let all: BTreeMap<&str, Standing> = (self.all.iter())
-            .map(|(of, standing)| (of.name(), *standing))
+        let all: BTreeMap<&str, &Standing> = (self.all.iter())
+            .map(|(of, standing)| (of.name(), standing))
             .gather();
         let bytes = serde_json::to_vec(&all).expect("plain data");
         if let Err(error) = file::replace(path, &bytes, 0o600, Durability::Process) {
@@ -94,6 +128,7 @@ fn read(path: &Path) -> BTreeMap<String, Standing> {
 mod tests {
     use super::*;
     use crate::plan::pressure::Condition as Short;
+    use crate::types::Time;
 
     #[test]
     fn an_agent_restart_is_no_transition() {
@@ -108,7 +143,20 @@ mod tests {
         let mut first = open(&path, Wall(1));
         assert!(!first.set(Condition::Ready, true, Wall(2)));
         assert!(first.set(memory, true, Wall(3)));
+        let met = Threshold {
+            signal: pressure::Signal::Memory,
+            below: pressure::Amount::Count(7),
+            grace_ms: 0,
+            min_reclaim: None,
+        };
+        let now = Stamp {
+            time: Time(9),
+            wall: Wall(9),
+        };
+        first.set_met(&Pressure::recovered(&[], &[met], now));
         let mut second = open(&path, Wall(9));
+        let known = Pressure::recovered(&[(Short::Memory, Wall(3))], &[met], now);
+        assert_eq!(second.pressure(now), known);
         let shown = |s: &Standings| {
             let all = s.iter().map(|(of, at)| (of.name(), at.yes, at.since.0));
             all.collect::<Vec<_>>()

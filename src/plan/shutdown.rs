@@ -203,7 +203,7 @@ impl NodeState {
     /// Cancels the shutdown. Each pod that it stopped starts again as soon as it has ended.
     pub(super) fn shutdown_cancelled(&mut self) {
         self.shutdown = None;
-        // Meanwhile their pods were counted only.
+        // Meanwhile the pods of documents were only counted.
         self.workloads_due();
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use coracle::plan::event::*;
-use coracle::plan::pressure::Walk;
+use coracle::plan::pressure::{Pressure, Walk};
 use coracle::plan::recovered::*;
 use coracle::plan::resize::Capacity;
 use coracle::plan::status::{self, NodeFacts};
@@ -346,6 +346,10 @@ pub(crate) fn reborn_as(
     new.now = node.now;
     new.state.settings = node.state.settings.clone();
     new.state.incarnations = written(&node.state.incarnations);
+    let pressure = &node.state.pressure;
+    let held = pressure.held().map(|of| (of, pressure.condition(of).since));
+    let (held, met): (Vec<_>, Vec<_>) = (held.collect(), pressure.met().copied().collect());
+    new.state.pressure = Pressure::recovered(&held, &written(&met), at(new.now));
     new.state.former_holds = written(&node.state.holds());
     // Held pods have nothing else on the node.
     for pod in node.state.pods.values().filter(|pod| pod.hold().is_none()) {

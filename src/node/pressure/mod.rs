@@ -302,6 +302,7 @@ impl Node {
             let holds = self.state.pressure.condition(condition).yes;
             changed |= self.node_stands(object::Condition::Short(condition), holds);
         }
+        self.object.set_met(&self.state.pressure);
         if changed {
             self.show_node();
         }

@@ -347,6 +347,7 @@ impl Agent {
                 .with_rollouts(rollouts)
                 .with_histories(histories),
             node: self.object.identity(),
+            pressure: self.object.pressure(super::now()),
             incarnations,
             former_holds: state_file::read(&layout.holds()),
             ..NodeState::new(settings)

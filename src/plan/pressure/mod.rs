@@ -398,6 +398,33 @@ impl Pressure {
         next.map_or(self.look_at, |at| at.min(self.look_at))
     }
 
+    /// The pressure after an agent restart: the conditions that held, with their transition times, and the thresholds that
+    /// were met. When a shortage was last observed is not known, so that the transition period counts from now.
+    pub fn recovered(held: &[(Condition, Wall)], met: &[Threshold], now: Stamp) -> Self {
+        let mut pressure = Self::default();
+        for (condition, since) in held {
+            pressure.conditions[*condition as usize] = Held {
+                flag: Flag {
+                    yes: true,
+                    since: *since,
+                },
+                observed: Some(now.time),
+            };
+        }
+        pressure.met = (met.iter())
+            .map(|threshold| Met {
+                threshold: *threshold,
+                since: now.time,
+            })
+            .collect();
+        pressure
+    }
+
+    /// The thresholds that are met.
+    pub fn met(&self) -> impl Iterator<Item = &Threshold> {
+        self.met.iter().map(|met| &met.threshold)
+    }
+
     /// Whether this condition holds, and since when.
     pub fn condition(&self, condition: Condition) -> Flag {
         self.conditions[condition as usize].flag
@@ -441,7 +468,8 @@ impl Pressure {
         self.met
             .retain(|met| policy.thresholds.contains(&met.threshold));
         if self.seen.is_none() {
-            for held in &mut self.conditions {
+            let none = self.conditions.iter_mut().filter(|held| !held.flag.yes);
+            for held in none {
                 held.flag.since = now.wall;
             }
         }

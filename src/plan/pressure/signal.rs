@@ -1,11 +1,13 @@
 //! Signals (the resources that may run short) and their thresholds (Kubernetes docs: Node-pressure Eviction).
 
+use serde::{Deserialize, Serialize};
+
 use crate::spec::Reason;
 use crate::types::quantity::Quantity;
 use crate::types::usage::{NodeUsage, Space};
 
 /// A resource that may run short.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Signal {
     /// The node's memory.
     Memory,
@@ -156,7 +158,7 @@ impl Signal {
 }
 
 /// An amount, absolute or relative to the capacity.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Amount {
     /// Bytes, inodes or processes.
     Count(u64),
@@ -178,7 +180,7 @@ impl Amount {
 }
 
 /// A threshold: below it a resource is short.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Threshold {
     /// The resource.
     pub signal: Signal,
