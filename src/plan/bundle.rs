@@ -108,8 +108,8 @@ impl Trial {
         STEADY_MS.min(self.within_ms / 4)
     }
 
-    /// Judges the trial of pods that may run. `unready`: the pods of the generation that are not ready, for people; `None`: not known yet.
-    /// `ready_since`: since when there are none, as far as this agent knows.
+    /// Judges the trial of pods that may run. `unready`: the pods of the generation that are not ready, for people;
+    /// `None`: not known yet. `ready_since`: since when there are none, as far as this agent knows.
     pub fn judge(
         &self,
         unready: Option<&[String]>,

@@ -1,5 +1,6 @@
-//! What another document of the same file makes by itself: `kubectl get all -o yaml` prints a Deployment, its ReplicaSet and
-//! their pods. A cluster removes such dependents (garbage collection by `ownerReferences`); run here, they would be there twice.
+//! What another document of the same file makes by itself: `kubectl get all -o yaml` prints a Deployment, its ReplicaSet
+//! and their pods. A cluster removes such dependents (garbage collection by `ownerReferences`); run here, they would be
+//! there twice.
 
 use std::collections::BTreeSet;
 

@@ -96,8 +96,8 @@ async fn any_change(watches: &mut [Watch], folders: &[PathBuf], files: &Files) {
     }
 }
 
-/// Waits until a settings file is closed, or nothing more happens: editors move the old file away before they write the new
-/// one, and links and removals close nothing.
+/// Waits until a settings file is closed, or nothing more happens: editors move the old file away before they write the
+/// new one, and links and removals close nothing.
 async fn settled(watches: &mut [Watch], files: &Files) {
     let first = clock::now();
     loop {
