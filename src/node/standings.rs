@@ -1,6 +1,6 @@
 //! The node's conditions, their transition times and the thresholds that are met. They are kept in
-//! `<run-dir>/conditions.json`, which is written when one changes, so that an agent restart is no transition and ends no
-//! shortage. After a reboot they begin again.
+//! `<run-dir>/conditions.json`, which is written when one changes, so that an agent restart is no transition and ends
+//! no shortage. After a reboot they begin again.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -68,8 +68,8 @@ impl Trial {
         }
     }
 
-    /// The trial once the node keeps its pods down; `None`: it says so. A reboot ends all pods, too, but has its price: a
-    /// generation could bring it about.
+    /// The trial once the node keeps its pods down; `None`: it says so. A reboot ends all pods, too, but has its
+    /// price: a generation could bring it about.
     pub fn resting(&self, boot: &str, now: Time) -> Option<Self> {
         (!self.rests_in(boot)).then(|| Self {
             rests: true,

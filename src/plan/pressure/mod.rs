@@ -398,8 +398,8 @@ impl Pressure {
         next.map_or(self.look_at, |at| at.min(self.look_at))
     }
 
-    /// The pressure after an agent restart: the conditions that held, with their transition times, and the thresholds that
-    /// were met. When a shortage was last observed is not known, so that the transition period counts from now.
+    /// The pressure after an agent restart: the conditions that held, with their transition times, and the thresholds
+    /// that were met. When a shortage was last observed is not known, so that the transition period counts from now.
     pub fn recovered(held: &[(Condition, Wall)], met: &[Threshold], now: Stamp) -> Self {
         let mut pressure = Self::default();
         for (condition, since) in held {
