@@ -145,9 +145,17 @@ impl Seen {
             return None;
         }
         let (meta, status) = (&pod["metadata"], &pod["status"]);
-        let why = health::cause(status)
-            .or_else(|| self.newest_warning(meta))
-            .unwrap_or_else(|| health::phase(status));
+        let message = waiting_message(status);
+        let why = match (health::cause(status), message) {
+            (Some(cause), Some(message)) if cause.contains(WAITS) => format!("{cause}: {message}"),
+            (Some(cause), _) => cause,
+            (None, Some(message)) => message.to_owned(),
+            (None, None) => {
+                let begins = status["phase"] == "Pending";
+                let warning = begins.then(|| self.newest_warning(meta)).flatten();
+                warning.unwrap_or_else(|| health::phase(status))
+            }
+        };
         let (option, name, shown) = place(meta);
         let since = ready_condition(status).map_or("", |ready| word(&ready["lastTransitionTime"]));
         let remedy = remedy(&why, (&option, name));
@@ -348,9 +356,24 @@ fn ready_condition(status: &Value) -> Option<&Value> {
     list(&status["conditions"]).find(|condition| condition["type"] == "Ready")
 }
 
+/// Goes before the reason for which a container waits.
+const WAITS: &str = "` waits: ";
+
+/// What the first container that waits says beside its reason; of a crash that is only the time.
+fn waiting_message(status: &Value) -> Option<&str> {
+    let kinds = ["initContainerStatuses", "containerStatuses"];
+    let mut containers = kinds.into_iter().flat_map(|kind| list(&status[kind]));
+    let waiting = containers.find_map(|container| {
+        let waiting = &container["state"]["waiting"];
+        waiting["message"].as_str().zip(waiting["reason"].as_str())
+    });
+    let (message, _) = waiting.filter(|(_, reason)| *reason != "CrashLoopBackOff")?;
+    Some(message)
+}
+
 /// What to type for a pod that is not ready for this reason.
 fn remedy(why: &str, (option, name): (&str, &str)) -> String {
-    let waits_for = why.split_once("` waits: ").map_or("", |(_, reason)| reason);
+    let waits_for = why.split_once(WAITS).map_or("", |(_, reason)| reason);
     let reason = waits_for.split([':', ',']).next().unwrap_or_default();
     match why {
         why if why.starts_with("WaitingForDependencies") => "coracle boot".to_owned(),
@@ -528,6 +551,9 @@ mod tests {
             "container `main` waits: CreateContainerConfigError: configmap \"Image\" not found";
         assert_eq!(found.message, expected);
         assert_eq!(found.remedy, "coracle describe pod web");
+        let pulling =
+            json!({ "reason": "ContainerCreating", "message": "Pulling image \"x\": 37%" });
+        assert_eq!(said(&seen, pulling), "Pulling image \"x\": 37%");
         let crashing = json!({ "reason": "CrashLoopBackOff", "message": "back-off 20s" });
         assert_eq!(
             said(&seen, crashing),

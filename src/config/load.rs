@@ -95,7 +95,8 @@ impl Files {
         Ok(found)
     }
 
-    fn drop_ins(&self) -> Result<Vec<PathBuf>, ConfigError> {
+    /// The drop-ins that count, in the order in which they are read.
+    pub(crate) fn drop_ins(&self) -> Result<Vec<PathBuf>, ConfigError> {
         let Some(dir) = &self.dir else {
             return Ok(Vec::new());
         };

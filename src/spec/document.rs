@@ -116,7 +116,7 @@ impl<'r> Document<'r> {
         if let Some(version) = version.as_deref().filter(|v| known && kinds::is_custom(v)) {
             return kinds::passed_over(&kind, version, &path.field("kind"), self.report);
         }
-        if let Some(maker) = self.makers.of(value) {
+        if let Some(maker) = self.makers.of(&kind, value) {
             let at = path.field("metadata");
             let message = format!("{maker} makes it by itself");
             let advice = "remove this document".to_owned();

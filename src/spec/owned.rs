@@ -4,8 +4,12 @@
 
 use std::collections::BTreeSet;
 
+use super::kinds;
 use super::value::Value;
 use super::workload::{TEMPLATE_HASH, WorkloadKind};
+
+/// A Job that a person made of a CronJob (`kubectl create job --from`): the CronJob does not make it.
+const BY_HAND: &str = "cronjob.kubernetes.io/instantiate";
 
 /// The documents of a file that stand for pods: kind, namespace and name.
 #[derive(Debug, Default)]
@@ -24,39 +28,57 @@ impl Makers {
 
     fn add(&mut self, kind: &str, value: &Value) {
         let named = value.get("metadata").and_then(|meta| text(meta, "name"));
-        if let Some((kind, name)) = WorkloadKind::of(kind).zip(named) {
+        let kind = WorkloadKind::of(kind).filter(|_| is_built_in(value));
+        if let Some((kind, name)) = kind.zip(named) {
             self.0.insert((kind, namespace(value), name));
         }
     }
 
-    /// The document of the file that makes this one, as people name it.
-    pub(super) fn of(&self, value: &Value) -> Option<String> {
+    /// The document of the file that makes this one of that kind, as people name it. Nothing else than pods, ReplicaSets of
+    /// Deployments and Jobs of CronJobs is made by another document.
+    pub(super) fn of(&self, kind: &str, value: &Value) -> Option<String> {
         let meta = value.get("metadata")?;
         let mut owners = list(meta.get("ownerReferences"));
         let owner = owners.find(|owner| owner.get("controller") == Some(&Value::Bool(true)))?;
-        let kind = WorkloadKind::of(&text(owner, "kind")?)?;
+        let maker = WorkloadKind::of(&text(owner, "kind")?).filter(|_| is_built_in(owner))?;
+        let is_made = match maker {
+            // Here the pods belong to the Deployment itself.
+            WorkloadKind::Deployment => matches!(kind, "ReplicaSet" | "Pod"),
+            WorkloadKind::CronJob => kind == "Job",
+            WorkloadKind::ReplicaSet
+            | WorkloadKind::ReplicationController
+            | WorkloadKind::StatefulSet
+            | WorkloadKind::DaemonSet
+            | WorkloadKind::Job => kind == "Pod",
+        };
+        let by_hand = meta.get("annotations").and_then(|all| text(all, BY_HAND));
+        if !is_made || by_hand.is_some() {
+            return None;
+        }
         let (name, namespace) = (text(owner, "name")?, namespace(value));
         // Without its ReplicaSet in the file, a pod shows by its label which Deployment is behind that.
         let hash = meta.get("labels").and_then(|all| text(all, TEMPLATE_HASH));
-        let behind = match (kind, hash) {
+        let behind = match (maker, hash) {
             (WorkloadKind::ReplicaSet, Some(hash)) => {
-                let name = name
-                    .strip_suffix(&hash)
-                    .and_then(|name| name.strip_suffix('-'));
+                let name = name.strip_suffix(&hash);
+                let name = name.and_then(|name| name.strip_suffix('-'));
                 name.map(|name| (WorkloadKind::Deployment, name.to_owned()))
             }
             _ => None,
         };
-        let mut makers = [Some((kind, name)), behind].into_iter().flatten();
+        let mut makers = [Some((maker, name)), behind].into_iter().flatten();
         let (kind, name) = makers.find(|(kind, name)| {
             let key = (*kind, namespace.clone(), name.clone());
             self.0.contains(&key)
         })?;
-        Some(format!(
-            "{} {namespace}/{name}",
-            kind.as_str().to_lowercase()
-        ))
+        let kind = kind.as_str().to_lowercase();
+        Some(format!("{kind} {namespace}/{name}"))
     }
+}
+
+/// Whether its version is not that of a kind that some program in a cluster has defined.
+fn is_built_in(value: &Value) -> bool {
+    text(value, "apiVersion").is_none_or(|version| !kinds::is_custom(&version))
 }
 
 fn namespace(value: &Value) -> String {
@@ -123,6 +145,11 @@ mod tests {
             (format!("{deployment}\n---\n{of_set}\n"), 1, 1),
             (list(&[&replicas]), 1, 0),
             (of_set.clone(), 1, 0),
+            (
+                list(&[&deployment, &pod(&owner("Deployment", "web"))]),
+                1,
+                1,
+            ),
             // Another one's, or one of another namespace.
             (
                 list(&[&deployment, &pod(&owner("ReplicaSet", "other-5d4f"))]),
@@ -161,6 +188,33 @@ mod tests {
                 passed > 0,
                 "{text}"
             );
+        }
+        // Nothing of this is made by what it belongs to.
+        let of = owner("StatefulSet", "db");
+        let map = format!("{{apiVersion: v1, kind: ConfigMap, metadata: {{name: m, {of}}}}}");
+        let claim = format!(
+            "{{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {{name: data-db-0, {of}}}, spec: {{accessModes: \
+             [ReadWriteOnce], resources: {{requests: {{storage: 1Gi}}}}}}}}"
+        );
+        let own = set("Deployment", "web", &owner("Deployment", "web"));
+        let custom = set("StatefulSet", "db", "").replace("apps/v1", "apps.kruise.io/v1beta1");
+        let cron = "{apiVersion: batch/v1, kind: CronJob, metadata: {name: c}, spec: {schedule: '@daily', suspend: true, \
+                    jobTemplate: {spec: {template: {spec: {restartPolicy: Never, containers: [{name: c, image: i}]}}}}}}";
+        let by_hand = format!(
+            "{{apiVersion: batch/v1, kind: Job, metadata: {{name: j, annotations: {{cronjob.kubernetes.io/instantiate: manual}}, \
+             {}}}, spec: {{template: {{spec: {{restartPolicy: Never, containers: [{{name: c, image: i}}]}}}}}}}}",
+            owner("CronJob", "c")
+        );
+        for (text, pods, objects) in [
+            (list(&[&set("StatefulSet", "db", ""), &map, &claim]), 1, 2),
+            (own, 1, 0),
+            (list(&[&custom, &pod(&of)]), 1, 0),
+            (list(&[cron, &by_hand]), 1, 0),
+        ] {
+            let found = documents(text.as_bytes(), "a.yaml", &ConvertContext::of("node"));
+            let found = found.unwrap_or_else(|errors| panic!("{errors:?}\n{text}"));
+            let counted = (found.pods.len(), found.configuration.iter().count());
+            assert_eq!(counted, (pods, objects), "{text}");
         }
         let set_and_pod = list(&[
             &pod(&owner("StatefulSet", "db")),

@@ -1,5 +1,5 @@
 //! Positions of fields in a file. Reads the file a second time, with positions, and finds those of the wanted paths.
-//! Runs only when there are errors to show.
+//! Runs when there are errors to show, and for the settings.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,8 +13,8 @@ use crate::types::Gather;
 /// Line and column, from 1.
 pub(crate) type Place = (usize, usize);
 
-/// Limit of bytes read in total: each line that has to be indented costs another read.
-const MAX_WORK: usize = 16 << 20;
+/// Limit of bytes read until a line is indented: each costs another read.
+const MAX_WORK: usize = 2 << 20;
 
 /// By so many columns such a line is indented: more than what is above it.
 const INDENT: usize = 256;
@@ -37,7 +37,7 @@ impl Positions {
             })
             .gather();
         let mended = escape::mend(text);
-        let mut lines: Vec<Cow<'_, str>> = mended.text.split('\n').map(Cow::Borrowed).collect();
+        let mut text = Cow::Borrowed(&*mended.text);
         let (mut indented, mut work) = (BTreeSet::new(), 0);
         loop {
             let mut walk = Walk {
@@ -46,8 +46,6 @@ impl Positions {
                 open: Vec::new(),
                 started: 0,
             };
-            let text = lines.join("\n");
-            work += text.len();
             let read = walk.read(&text, |(line, column)| {
                 let added = if indented.contains(&line) { INDENT } else { 0 };
                 mended.written((line, column.saturating_sub(added).max(1)))
@@ -57,12 +55,15 @@ impl Positions {
             };
             // The reader of manifests takes lists in brackets and quoted texts that go on left of where they began.
             let of_text = error.info().contains("quoted scalar");
-            let first = error.marker().line() + usize::from(of_text);
-            let left = (first..=lines.len()).find(|line| !indented.contains(line));
-            match left.filter(|_| error.info().contains("indentation") && work < MAX_WORK) {
-                Some(line) => {
-                    let text = &mut lines[line - 1];
-                    *text = Cow::Owned(format!("{:INDENT$}{text}", ""));
+            let mut line = error.marker().line() + usize::from(of_text);
+            while indented.contains(&line) {
+                line += 1;
+            }
+            work += text.len();
+            let begin = begin_of(&text, line).filter(|_| work < MAX_WORK);
+            match begin.filter(|_| error.info().contains("indentation")) {
+                Some(begin) => {
+                    text.to_mut().insert_str(begin, &" ".repeat(INDENT));
                     indented.insert(line);
                 }
                 None => return walk.found,
@@ -85,6 +86,14 @@ impl Positions {
             })
             .or_else(|| self.documents.get(document).copied())
             .unwrap_or((1, 1))
+    }
+}
+
+/// The offset of a line, from 1.
+fn begin_of(text: &str, line: usize) -> Option<usize> {
+    match line.checked_sub(2) {
+        None => (line == 1).then_some(0),
+        Some(before) => text.match_indices('\n').nth(before).map(|(end, _)| end + 1),
     }
 }
 

@@ -64,7 +64,8 @@ pub(super) fn mounts(work: &Work<'_>, service: &Value, pod: &mut Pod) -> Vec<Val
     }
     let shares_memory = scalar(service, "ipc").as_deref() == Some("host");
     let wanted = scalar(service, "shm_size");
-    if shares_memory && wanted.is_some() {
+    let own = |mount: &Value| scalar(mount, "mountPath").as_deref() == Some("/dev/shm");
+    if shares_memory && wanted.is_some() && !all.iter().any(own) {
         let what = format_args!("shm_size: with `ipc: host` it is the node's memory, of its size");
         work.lost(&mut all, what);
     }

@@ -177,10 +177,7 @@ pub(in crate::cli) fn cause(status: &Value) -> Option<String> {
             // They wait for others.
             Some("PodInitializing" | "ContainerCreating") => {}
             Some(reason) => {
-                let message = state["waiting"]["message"].as_str();
-                let message = message.filter(|_| reason != "CrashLoopBackOff");
-                let message = message.map_or(String::new(), |text| format!(": {text}"));
-                return Some(format!("container `{name}` waits: {reason}{code}{message}"));
+                return Some(format!("container `{name}` waits: {reason}{code}"));
             }
             None if state["terminated"]["exitCode"].as_i64().unwrap_or(0) != 0 => {
                 return Some(format!("container `{name}` has ended{code}"));

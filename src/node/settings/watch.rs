@@ -76,8 +76,9 @@ fn folders(files: &Files) -> Vec<PathBuf> {
         return folders;
     };
     folders.push(dir.clone());
-    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    let linked = entries.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+    // What is no file is not read, such as `/dev/null`, which masks one.
+    let drop_ins = files.drop_ins().unwrap_or_default().into_iter();
+    let linked = drop_ins.filter_map(|path| std::fs::read_link(path).ok());
     let targets = linked.filter_map(|target| dir.join(target).parent().map(Path::to_owned));
     let others: BTreeSet<PathBuf> = targets.filter(|folder| !folders.contains(folder)).collect();
     folders.extend(others.into_iter().take(MAX_LINKED));
