@@ -10,6 +10,7 @@ use flate2::read::MultiGzDecoder;
 use smol::future::yield_now;
 
 use super::log_line::Record;
+use crate::sys::gzip;
 use crate::sys::openat::{self, Found};
 use crate::types::InOrder;
 
@@ -24,9 +25,6 @@ pub(crate) const MAX_TAIL: u64 = 16 << 20;
 
 /// Limit of directory entries: a container may have the directory mounted.
 const MAX_NAMES: usize = 10_000;
-
-/// How a compressed file begins (RFC 1952).
-const GZIP_MAGIC: [u8; 3] = [0x1f, 0x8b, 8];
 
 /// Size of a read of a compressed file, in bytes: so much before damage is lost with it.
 const PIECE: usize = 4096;
@@ -65,9 +63,16 @@ pub(crate) fn files_of(dir: &Path, attempt: u32) -> io::Result<Vec<LogFile>> {
             });
         }
     }
-    // A plain file is removed once its compressed one is complete. Until then, it counts.
+    // A plain file is removed once its compressed one is complete. Until then it counts, unless it is the shorter one: a
+    // power cut brings back what of it was on disk.
     files.order_by_key(|f| (f.is_current(), f.rotated.clone(), f.gzip));
-    files.dedup_by(|later, kept| later.rotated == kept.rotated);
+    files.dedup_by(|later, kept| {
+        let twins = later.rotated == kept.rotated;
+        if twins && later.gzip && later.outlasts(kept) {
+            std::mem::swap(later, kept);
+        }
+        twins
+    });
     Ok(files)
 }
 
@@ -77,13 +82,19 @@ impl LogFile {
         self.rotated.0.is_empty()
     }
 
-    /// Whether a compressed file is obviously none, such as one without content after a power cut. One that is damaged
-    /// further behind is found when it is read.
+    /// Whether a compressed file is obviously none. One that is damaged further behind is found when it is read.
     pub(crate) fn is_void(&self) -> bool {
-        let mut head = Vec::new();
-        let most = GZIP_MAGIC.len() as u64;
-        let read = |file: File| file.take(most).read_to_end(&mut head);
-        self.gzip && open(&self.path).and_then(read).is_ok() && head != GZIP_MAGIC
+        let void = || open(&self.path).and_then(gzip::is_void);
+        self.gzip && void().unwrap_or(false)
+    }
+
+    /// Whether this compressed file has all of a plain one, and that has not all of it.
+    fn outlasts(&self, plain: &Self) -> bool {
+        let more = || {
+            let length = open(&plain.path)?.metadata()?.len();
+            gzip::holds(open(&self.path)?, length + 1)
+        };
+        more().unwrap_or(false)
     }
 }
 

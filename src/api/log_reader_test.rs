@@ -187,11 +187,14 @@ fn lines_before_the_damage_are_read_and_a_torn_line_ends() {
 }
 
 #[test]
-fn of_a_plain_file_and_its_compressed_one_the_plain_one_counts() {
+fn of_a_plain_file_and_its_compressed_one_the_longer_one_counts() {
     let dir = rotated("twins");
     dir.write("0.log.20260101-000020.gz", "");
     assert_eq!(read(options(&dir.0)), shown(0, 30));
     dir.gzip("0.log.20260101-000020.gz", &lines(10, 10));
+    assert_eq!(read(options(&dir.0)), shown(0, 30));
+    // What a power cut leaves of a plain one.
+    dir.write("0.log.20260101-000020", &lines(10, 3));
     assert_eq!(read(options(&dir.0)), shown(0, 30));
 }
 

@@ -86,13 +86,20 @@ pub(crate) async fn answer(
     Ok(answer)
 }
 
+/// So many damaged files are named: a container may have made many.
+const MAX_NAMED: usize = 3;
+
 /// What clients print beside the log, as kubectl does: lines of it are missing.
 fn warning(damaged: &[PathBuf]) -> Option<HeaderValue> {
     let names = damaged.iter().filter_map(|path| path.file_name());
     let names: Vec<_> = names.map(|name| name.to_string_lossy()).collect();
+    let more = match names.len().saturating_sub(MAX_NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
     let text = format!(
-        "299 - \"lines of the log are missing: {} could not be read\"",
-        names.join(", ")
+        "299 - \"lines of the log are missing: {}{more} could not be read\"",
+        names[..names.len().min(MAX_NAMED)].join(", ")
     );
     let value = HeaderValue::try_from(text).ok();
     value.filter(|_| !damaged.is_empty())

@@ -22,6 +22,9 @@ use crate::spec::WorkloadKind;
 /// Poll interval where a watch is not possible.
 const AGAIN: Duration = Duration::from_secs(1);
 
+/// The interval of looks while no log is followed.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
+
 /// Notes that wait to be read, at most.
 const MAX_NOTES: usize = 64;
 
@@ -76,14 +79,24 @@ impl<'a> Whose<'a> {
     ) -> Result<(Vec<Value>, bool)> {
         match self {
             Self::Selected(_) => {
-                let mut found = client.get(&self.path(namespace))?;
-                let pods = match found["items"].take() {
-                    Value::Array(pods) => pods,
-                    _ => Vec::new(),
+                let selected = || -> Result<Vec<Value>> {
+                    let mut found = client.get(&self.path(namespace))?;
+                    Ok(match found["items"].take() {
+                        Value::Array(pods) => pods,
+                        _ => Vec::new(),
+                    })
                 };
+                let mut pods = selected()?;
                 origins.note(&pods);
-                let alive = pods.iter().any(is_alive);
-                let more = !alive && origins.remain(client, namespace)?;
+                if pods.iter().any(is_alive) {
+                    return Ok((pods, false));
+                }
+                let more = origins.remain(client, namespace)?;
+                if !more {
+                    // One may have come meanwhile.
+                    pods = selected()?;
+                    origins.note(&pods);
+                }
                 Ok((pods, more))
             }
             Self::Of { source, .. } => {
@@ -99,8 +112,8 @@ impl<'a> Whose<'a> {
 struct Origins {
     /// Pods with files of their own that had not ended.
     pods: BTreeSet<String>,
-    /// Paths of documents whose pods are replaced.
-    documents: BTreeSet<String>,
+    /// Documents whose pods are replaced: kind, namespace and name.
+    documents: BTreeSet<(WorkloadKind, String, String)>,
 }
 
 impl Origins {
@@ -112,8 +125,8 @@ impl Origins {
                 // A Job ends with its pods.
                 Some((WorkloadKind::Job, _)) => {}
                 Some((kind, name)) => {
-                    let document = Source::Workload(kind, name);
-                    self.documents.insert(document.path(namespace));
+                    let document = (kind, namespace.to_owned(), name.to_owned());
+                    self.documents.insert(document);
                 }
                 None if is_alive(pod) => {
                     self.pods.insert(name.to_owned());
@@ -127,23 +140,30 @@ impl Origins {
         }
     }
 
+    /// Whether one of these may make a pod of the selector, which has none now: not if its pod is there with other labels.
     fn remain(&self, client: &Client, namespace: &str) -> Result<bool> {
-        for document in &self.documents {
-            match client.get(document) {
-                Ok(_) => return Ok(true),
-                Err(error) if error.missing().is_some() => {}
-                Err(error) => return Err(error),
+        for (kind, namespace, name) in &self.documents {
+            match Source::Workload(*kind, name).pods(client, namespace) {
+                Ok(pods) if !pods.iter().any(is_alive) => return Ok(true),
+                Err(error) if error.missing().is_none() => return Err(error),
+                Ok(_) | Err(_) => {}
             }
         }
         if self.pods.is_empty() {
             return Ok(false);
         }
+        let all = client.get(&pod_path(namespace, ""))?;
+        let alive = all["items"].as_array().into_iter().flatten();
+        let alive = alive.filter(|pod| is_alive(pod));
+        let alive: BTreeSet<&str> = alive
+            .filter_map(|pod| pod["metadata"]["name"].as_str())
+            .collect();
         let files = client.get("/coracle/v1/files")?;
         let files = files["items"].as_array().into_iter().flatten();
         let mut pods = files.flat_map(|file| file["pods"].as_array().into_iter().flatten());
         Ok(pods.any(|pod| {
             let name = pod["name"].as_str().unwrap_or_default();
-            pod["namespace"] == namespace && self.pods.contains(name)
+            pod["namespace"] == namespace && self.pods.contains(name) && !alive.contains(name)
         }))
     }
 }
@@ -182,7 +202,7 @@ pub(super) fn follow(client: &Client, args: &LogsArgs, whose: Whose<'_>) -> Resu
         if active == 0 && !more && !pods.iter().any(is_alive) {
             return Ok(ExitCode::SUCCESS);
         }
-        for note in wait(&news) {
+        for note in wait(&news, active == 0) {
             if let Note::Ended { result, at_first } = note {
                 active -= 1;
                 logs::tolerate(result, args.ignore_errors || !at_first)?;
@@ -356,6 +376,11 @@ fn watch(client: &Client, path: &str, notes: &SyncSender<Note>) {
 }
 
 /// Waits for a note; returns it with those that came meanwhile.
-fn wait(news: &Receiver<Note>) -> Vec<Note> {
-    news.recv().into_iter().chain(news.try_iter()).collect()
+/// The next notes. While nothing is followed, none may come of what is removed: then there are none after a while.
+fn wait(news: &Receiver<Note>, idle: bool) -> Vec<Note> {
+    let first = match idle {
+        true => news.recv_timeout(LOOK_AGAIN).ok(),
+        false => news.recv().ok(),
+    };
+    first.into_iter().chain(news.try_iter()).collect()
 }

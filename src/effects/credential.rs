@@ -131,9 +131,9 @@ pub fn decrypt(sealed: &Sealed) -> Result<Plain, CredentialError> {
 /// "incorrect key?" of damaged content and of content for another machine alike, which leaves that open.
 pub fn is_bad_everywhere(why: &str) -> bool {
     const SAID: [&str; 4] = [
-        // It was decrypted: its name or its time is wrong.
-        "refusing",
-        "Unknown encryption format",
+        // It was decrypted: its name or its times are wrong. What else it refuses depends on the machine.
+        "does not match filename",
+        "Timestamps of credential are not in order",
         "Encrypted file too short",
         // It is no base64.
         "Failed to read encrypted credential data",

@@ -16,7 +16,7 @@ use super::error::{ImageError, io};
 use super::gc;
 use super::mark;
 use super::preload;
-use super::store::{ImageStore, LayerRecord, Record, Reference, read_json};
+use super::store::{ImageStore, LAYER_RECORD, LayerRecord, Record, Reference, read_json};
 
 use crate::sys::file;
 use crate::types::{Gather, InOrder};
@@ -165,8 +165,11 @@ impl ImageStore {
         let _lock = self.lock()?;
         let mut found = self.look(contents)?;
         if !found.preload {
-            // First: refs that are gone are not missed by the next check.
+            // First: refs that are gone are not missed by the next check. Damaged ones are in nobody's way.
             let noted = preload::names_lost(self, &found.refs);
+            if noted.is_err() {
+                found.refs.clear();
+            }
             found.note(noted);
         }
         for path in found
@@ -381,7 +384,7 @@ impl ImageStore {
 
     fn damage_of_layer(&self, layer: &str) -> Option<String> {
         let folder = self.layer_dir(layer);
-        let written = match read_json::<LayerRecord>(&folder.join("layer.json")) {
+        let written = match read_json::<LayerRecord>(&folder.join(LAYER_RECORD)) {
             Ok(Some(record)) => record,
             Ok(None) => return Some(format!("layer {layer} is missing")),
             Err(why) => return Some(format!("layer {layer}: {}", crate::chain(&why))),

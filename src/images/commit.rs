@@ -16,7 +16,7 @@ use super::oci::{self, ConfigFile};
 use super::progress::Imported;
 use super::staging::Staging;
 use super::store::{
-    ImageStore, LayerRecord, Record, Reference, read_json, write_atomic, write_json,
+    ImageStore, LAYER_RECORD, LayerRecord, Record, Reference, read_json, write_atomic, write_json,
 };
 use super::trust::{MAX_SIGNATURES, Origin};
 use crate::sys::tree;
@@ -133,7 +133,7 @@ fn write_image(
     let id = digest::of(&image.config);
     let (mut sizes, mut parts) = (Vec::new(), Vec::new());
     for layer in &image.layers {
-        let path = store.layer_dir(&layer.diff_id).join("layer.json");
+        let path = store.layer_dir(&layer.diff_id).join(LAYER_RECORD);
         let record: LayerRecord = read_json(&path)?.ok_or(ImageError::Missing {
             what: format!("`{}`", path.display()),
         })?;

@@ -7,7 +7,7 @@ use std::io;
 use super::digest::Measuring;
 use super::error::ImageError;
 use super::recipe;
-use super::store::{ImageStore, LayerRecord, read_json};
+use super::store::{ImageStore, LAYER_RECORD, LayerRecord, read_json};
 use crate::types::Gather;
 
 /// The result of a comparison.
@@ -30,7 +30,7 @@ impl ImageStore {
         let layers = self.all_layers()?;
         for (done, layer) in layers.iter().enumerate() {
             seen(done, layers.len());
-            let path = self.layer_dir(layer).join("layer.json");
+            let path = self.layer_dir(layer).join(LAYER_RECORD);
             // What cannot be read is found by the check of the files.
             let Ok(Some(written)) = read_json::<LayerRecord>(&path) else {
                 continue;

@@ -7,7 +7,7 @@ use super::archive::MAX_JSON_BYTES;
 use super::error::{ImageError, io};
 use super::name;
 use super::oci;
-use super::store::{ImageStore, LayerRecord, Reference, read_json, write_json};
+use super::store::{ImageStore, LAYER_RECORD, LayerRecord, Reference, read_json, write_json};
 use super::trust::Origin;
 use crate::sys::file;
 
@@ -50,7 +50,7 @@ impl ImageStore {
         let path = self.blob_path(&image.id);
         let bytes = file::read_bounded(&path, MAX_JSON_BYTES).map_err(io("read", &path))?;
         let layers = record.layers.into_iter().map(|diff_id| {
-            let path = self.layer_dir(&diff_id).join("layer.json");
+            let path = self.layer_dir(&diff_id).join(LAYER_RECORD);
             let known: Option<LayerRecord> = read_json(&path)?;
             let size_bytes = known.map_or(0, |record| record.tar_bytes);
             Ok(Layer {

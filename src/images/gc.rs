@@ -13,7 +13,7 @@ use super::error::{ImageError, io};
 use super::name;
 use super::preload;
 use super::registry;
-use super::store::{ImageStore, Record, read_json};
+use super::store::{ImageStore, LAYER_RECORD, Record, read_json};
 use crate::sys::tree;
 use crate::types::Gather;
 
@@ -311,7 +311,11 @@ impl ImageStore {
             std::process::id(),
             entry.file_name().to_string_lossy()
         ));
-        fs::rename(&path, &grave).map_err(io("move", &path))?;
+        if let Err(why) = fs::rename(&path, &grave) {
+            // Nor one that stays: without its record it is none.
+            remove(&path.join(LAYER_RECORD))?;
+            return Err(io("move", &path)(why));
+        }
         sync(folder)?;
         remove(&grave)
     }

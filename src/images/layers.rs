@@ -26,7 +26,7 @@ use super::progress::Progress;
 use super::recipe::Recorder;
 use super::space::{MAX_UNPACKED_BYTES, Space};
 use super::staging::Staging;
-use super::store::{LayerRecord, RECIPE};
+use super::store::{LAYER_RECORD, LayerRecord, RECIPE};
 use super::tar_reader::{TarReader, broken};
 use super::unpack::Unpacker;
 use crate::sys::{allocator, clock};
@@ -314,7 +314,7 @@ impl Workshop<'_> {
         if !unpacked.has_recipe {
             gc::remove(&recipe)?;
         }
-        let record = unfinished.join("layer.json");
+        let record = unfinished.join(LAYER_RECORD);
         let root = unfinished.join("diff");
         let written = LayerRecord {
             tar_bytes: unpacked.tar_bytes,

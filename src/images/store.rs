@@ -124,6 +124,9 @@ impl Reference {
     }
 }
 
+/// The name of a layer's record.
+pub(crate) const LAYER_RECORD: &str = "layer.json";
+
 /// `layers/<hex>/layer.json`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct LayerRecord {
@@ -357,9 +360,10 @@ impl ImageStore {
             .is_ok_and(|id| id.is_some_and(|id| !self.is_usable(&id)))
     }
 
-    /// Whether a layer is there, with its files. One that has lost them is unpacked again.
+    /// Whether a layer is there, with its files and its record. One that has lost them is unpacked again.
     pub(crate) fn has_layer(&self, diff_id: &str) -> bool {
-        self.layer_dir(diff_id).join("diff").is_dir()
+        let folder = self.layer_dir(diff_id);
+        folder.join("diff").is_dir() && folder.join(LAYER_RECORD).is_file()
     }
 
     pub(crate) fn layer_dir(&self, diff_id: &str) -> PathBuf {

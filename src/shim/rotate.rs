@@ -8,8 +8,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::stamp::civil;
-use crate::sys::file;
+use crate::sys::openat::{self, Found};
 use crate::sys::process::{self, Fork};
+use crate::sys::{file, gzip};
 use crate::types::InOrder;
 
 /// Length of `YYYYMMDD-HHMMSS`.
@@ -43,14 +44,15 @@ fn place(current: &Path, old: &Path) -> Option<(String, u32)> {
 }
 
 /// Removes the oldest logs until `max_files` are left with the current one, and before that, unless a compressor is at
-/// `work`, what one left that was killed: half a `.tmp`, or a `.gz` beside its plain file. Such a plain file is
+/// `work`, what one left that was killed: half a `.tmp`, or the worse of a `.gz` and its plain file. The plain one is
 /// compressed again: a `.gz` of an earlier version may be empty after a power cut.
 pub(super) fn prune(current: &Path, max_files: u32, work: bool) -> io::Result<()> {
     if !work {
         for path in siblings(current)? {
-            let twin = ends_with(&path, ".gz") && stem(&path).exists();
-            if twin || ends_with(&path, ".tmp") {
+            if ends_with(&path, ".tmp") {
                 file::remove_file(&path)?;
+            } else if ends_with(&path, ".gz") && stem(&path).exists() {
+                file::remove_file(&worse(&path, &stem(&path)))?;
             }
         }
     }
@@ -63,6 +65,25 @@ pub(super) fn prune(current: &Path, max_files: u32, work: bool) -> io::Result<()
         file::remove_file(&with_suffix(plain, ".gz"))?;
     }
     Ok(())
+}
+
+/// Of a log and its compressed form, the one that has less. After a power cut, that may be the plain one: only what of it
+/// was on disk is there.
+fn worse(compressed: &Path, plain: &Path) -> PathBuf {
+    let is_whole = || -> io::Result<bool> {
+        // A container may have the directory mounted.
+        let (Found::Regular(compressed), Found::Regular(plain)) = (
+            openat::read_regular(compressed)?,
+            openat::read_regular(plain)?,
+        ) else {
+            return Ok(false);
+        };
+        gzip::holds(compressed, plain.metadata()?.len())
+    };
+    match is_whole().unwrap_or(false) {
+        true => plain.to_owned(),
+        false => compressed.to_owned(),
+    }
 }
 
 /// Starts a child that compresses all plain old logs except the newest. Returns its pid if there is something to
@@ -288,6 +309,10 @@ mod tests {
         assert!(!plain.exists());
         let text = io::read_to_string(flate2::read::GzDecoder::new(fs::File::open(&half).unwrap()));
         assert_eq!(text.unwrap(), "whole");
+        // A power cut brings back what of it was on disk.
+        fs::write(&plain, "wh").unwrap();
+        prune(&current, 3, false).unwrap();
+        assert!(!plain.exists() && half.exists());
         fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -15,6 +15,7 @@ pub mod disk_usage;
 pub mod fdpass;
 pub mod file;
 pub mod file_system;
+pub mod gzip;
 pub mod journal;
 pub mod landlock;
 pub mod link_check;

@@ -244,6 +244,32 @@ fn what_cannot_be_removed_is_reported_and_keeps_nothing_damaged_in_use() {
     );
 }
 
+#[test]
+fn a_damaged_layer_that_cannot_be_moved_away_is_not_taken_for_whole() {
+    let room = Room::new("stuck-layer");
+    let store = two_images(&room);
+    let own = first(&room.store().join("layers"), "own");
+    fs::write(own.join("diff/own"), "").unwrap();
+    let mount = Command::new("mount")
+        .arg("--bind")
+        .args([&own, &own])
+        .status();
+    assert!(mount.unwrap().success());
+    let check = store.repair();
+    let unmounted = Command::new("umount").arg(&own).status();
+    assert!(unmounted.unwrap().success());
+    let check = check.unwrap();
+    assert_eq!(check.left.len(), 1, "{check:?}");
+    assert!(own.join("diff").exists(), "it stays");
+    room.import(&room.path("one.tar")).unwrap();
+    assert_ne!(
+        fs::read(own.join("diff/own")).unwrap(),
+        b"",
+        "unpacked again"
+    );
+    assert!(store.check().unwrap().damage.is_empty());
+}
+
 /// The layers' contents: damage that changes no size.
 #[test]
 fn contents_are_compared_on_request() {

@@ -276,22 +276,12 @@ fn a_machine_without_the_key_validates_what_it_can() {
     changed.replace_range(tail..=tail, "A");
     assert_eq!(validate("key", &changed).0, Some(0));
     // What is wrong on every machine is an error, as it is for the agent.
-    let head = text.find("encryptedData").expect("the field") + 30;
-    let head = head
-        + text[head..]
-            .find(|c: char| c.is_ascii_alphanumeric())
-            .expect("base64");
-    for (wrong, expected) in [
-        (text.replace("name: db", "name: db9"), "does not match"),
-        (
-            format!("{}zzzz{}", &text[..head], &text[head + 4..]),
-            "Unknown encryption format",
-        ),
-    ] {
-        let (code, said) = validate("key", &wrong);
-        assert_eq!(code, Some(1), "{said}");
-        assert!(said.contains(expected) && !said.contains("ok"), "{said}");
-    }
+    let (code, said) = validate("key", &text.replace("name: db", "name: db9"));
+    assert_eq!(code, Some(1), "{said}");
+    assert!(
+        said.contains("does not match") && !said.contains("ok"),
+        "{said}"
+    );
     let (code, said) = validate("other", &text.replace("name: db", "name: D_B"));
     assert_eq!(code, Some(1), "{said}");
     // What can be decrypted is checked.

@@ -13,12 +13,13 @@ use crate::sys::{file, mount, tree};
 use crate::types::InOrder;
 
 /// What an agent makes in the root directory, besides [`UPGRADE`], [`GROUPS`] and its mark.
-const STATE: [&str; 23] = [
+const STATE: [&str; 25] = [
     "black-box",
     "boot.json",
     "bundle-poll.json",
     "cordon.json",
     "graceful_node_shutdown_state",
+    "images/.new",
     "images/blobs",
     "images/directories",
     "images/layers",
@@ -36,6 +37,7 @@ const STATE: [&str; 23] = [
     "static-pod-url/manifests.yaml",
     "static-pod-url/source.json",
     "stopped.json",
+    "trial",
     "unhealthy-boots.json",
 ];
 

@@ -48,8 +48,10 @@ pub(in crate::cli) fn run(client: &Client, args: &UninstallArgs) -> Result<ExitC
         let _ = systemctl(&["stop", WATCHER]);
         stop(&client, &layouts, args.stop_pods)?;
     }
-    // One that hangs is running, too.
-    if client.reachable() {
+    // One that hangs is running, too, and there may be another one in the usual directories.
+    let sockets = layouts.iter().map(Layout::api_socket);
+    let mut others = sockets.map(|socket| Client { socket });
+    if client.reachable() || others.any(|other| other.reachable()) {
         return Err(CliError::new("the agent is running, but not under systemd")
             .hint("stop its pods and the process `coracle run` first"));
     }

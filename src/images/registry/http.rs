@@ -51,6 +51,8 @@ struct Way {
     agent: Agent,
     /// The proxy's URL without user and password.
     proxy: Option<Arc<str>>,
+    /// The proxy makes the requests itself, and answers some of them.
+    forwards: bool,
 }
 
 /// A request without a body.
@@ -147,6 +149,13 @@ impl Http {
                 407 if proxy.is_some() => Err(ureq::Error::ConnectProxyFailed(
                     "it asks for a user and a password, or has others".to_owned(),
                 )),
+                status @ (403 | 502..=504)
+                    if way.forwards && !response.headers().contains_key(OF_REGISTRY) =>
+                {
+                    Err(ureq::Error::ConnectProxyFailed(format!(
+                        "it answered {status}, or a server behind it that is no registry"
+                    )))
+                }
                 _ => Ok(response),
             })
             .map_err(|why| failed(ask.url, proxy, &why))?;
@@ -196,6 +205,7 @@ impl Http {
             (false, _) if by_tls => Some(certificates::of(&[], &[])?),
             (false, _) => None,
         };
+        let forwards = forward.is_some();
         let asked = forward.as_ref().map(|proxy| Forward::new(origin, proxy));
         let connector = guard::connector(asked.map(Arc::new), TlsConnector(tls));
         let addresses = Addresses {
@@ -205,6 +215,7 @@ impl Http {
         let way = Way {
             agent: Agent::with_parts(config, connector, addresses),
             proxy: named,
+            forwards,
         };
         ways.insert(origin.clone(), way.clone());
         Ok(way)
@@ -227,6 +238,9 @@ impl Http {
         }
     }
 }
+
+/// A header that registries set (Docker Registry HTTP API V2).
+const OF_REGISTRY: &str = "docker-distribution-api-version";
 
 /// A proxy's URL without user and password.
 fn shown(proxy: &Proxy) -> String {

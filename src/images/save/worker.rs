@@ -19,7 +19,7 @@ use super::super::name;
 use super::super::oci;
 use super::super::progress::{Cause, Line};
 use super::super::recipe;
-use super::super::store::{ImageStore, LayerRecord, read_json};
+use super::super::store::{ImageStore, LAYER_RECORD, LayerRecord, read_json};
 use super::layer;
 use super::tar_writer::{self, Entry};
 use crate::sys::{file, process};
@@ -319,7 +319,7 @@ fn part(digest: &str) -> String {
 
 /// Finds out what the tar of a layer will be. With a recipe that is known.
 fn measure(store: &ImageStore, stored: &str) -> Result<Layer, ImageError> {
-    let path = store.layer_dir(stored).join("layer.json");
+    let path = store.layer_dir(stored).join(LAYER_RECORD);
     let known: Option<LayerRecord> = read_json(&path)?;
     if let Some(known) = known.filter(|known| known.recipe) {
         return Ok(Layer {
