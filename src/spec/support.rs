@@ -3,9 +3,7 @@
 //!
 //! `tests/spec_properties/fields.rs` lists every field and how it is treated.
 
-use k8s_openapi::api::core::v1::{
-    Container, PodAffinity, PodAntiAffinity, PodSecurityContext, PodSpec,
-};
+use k8s_openapi::api::core::v1::{Container, PodSecurityContext, PodSpec};
 
 use super::confinement;
 use super::error::{Path, Report};
@@ -95,16 +93,12 @@ fn without_cluster(spec: &PodSpec) -> [Idle<'_>; 8] {
     [
         (
             "affinity.podAffinity",
-            affinity
-                .and_then(|a| a.pod_affinity.as_ref())
-                .is_some_and(|asked| *asked != PodAffinity::default()),
+            affinity.is_some_and(|a| a.pod_affinity.is_some()),
             ALONE,
         ),
         (
             "affinity.podAntiAffinity",
-            affinity
-                .and_then(|a| a.pod_anti_affinity.as_ref())
-                .is_some_and(|asked| *asked != PodAntiAffinity::default()),
+            affinity.is_some_and(|a| a.pod_anti_affinity.is_some()),
             ALONE,
         ),
         (
