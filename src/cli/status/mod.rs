@@ -1,5 +1,7 @@
 //! `coracle status`: the whole node on one screen, and for everything that is not well the command that helps.
 
+mod pods;
+
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
@@ -7,7 +9,7 @@ use serde_json::{Value, json};
 use super::args::OutputArgs;
 use super::client::Client;
 use super::error::Result;
-use super::health::{self, Problem};
+use super::health::Problem;
 use super::table::{Table, size};
 use super::{doctor, put};
 use crate::api::pod_columns::age_of;
@@ -121,7 +123,8 @@ impl Seen {
             let error = error.as_str().unwrap_or("refused");
             found.push(Trouble::new(&format!("file {name}"), "", error, remedy));
         }
-        found.extend(self.pods().filter_map(|pod| self.of_pod(pod)));
+        let why = |pod| pods::trouble(pod, &self.warnings);
+        found.extend(self.pods().filter_map(why));
         found.extend(list(&self.jobs["items"]).filter_map(of_job));
         found.extend(list(&self.services["items"]).filter_map(of_service));
         found
@@ -137,41 +140,6 @@ impl Seen {
         let message = format!("from the next start on: {}", pending.join(", "));
         let remedy = "systemctl restart coracle";
         (!pending.is_empty()).then(|| Trouble::new("settings", "", message, remedy))
-    }
-
-    /// Why a pod is not well, if so.
-    fn of_pod(&self, pod: &Value) -> Option<Trouble> {
-        if is_well(pod) {
-            return None;
-        }
-        let (meta, status) = (&pod["metadata"], &pod["status"]);
-        let message = waiting_message(status);
-        let why = match (health::cause(status), message) {
-            (Some(cause), Some(message)) if cause.contains(WAITS) => format!("{cause}: {message}"),
-            (Some(cause), _) => cause,
-            (None, Some(message)) => message.to_owned(),
-            (None, None) => {
-                let begins = status["phase"] == "Pending";
-                let warning = begins.then(|| self.newest_warning(meta)).flatten();
-                warning.unwrap_or_else(|| health::phase(status))
-            }
-        };
-        let (option, name, shown) = place(meta);
-        let since = ready_condition(status).map_or("", |ready| word(&ready["lastTransitionTime"]));
-        let remedy = remedy(&why, (&option, name));
-        Some(Trouble::new(&format!("pod {shown}"), since, why, remedy))
-    }
-
-    /// What happened last to a pod that its status says nothing of, as one whose sandbox cannot be made.
-    fn newest_warning(&self, meta: &Value) -> Option<String> {
-        let of_pod = |event: &&Value| event["involvedObject"]["uid"] == meta["uid"];
-        let events = list(&self.warnings["items"]).filter(of_pod);
-        let newest = events.max_by_key(|event| word(&event["lastTimestamp"]))?;
-        Some(format!(
-            "{}: {}",
-            word(&newest["reason"]),
-            word(&newest["message"])
-        ))
     }
 
     /// Conditions, the cordon, full disks.
@@ -234,7 +202,7 @@ impl Seen {
             let at = match &pod["status"] {
                 status if status["reason"] == "Stopped" => 2,
                 status if status["phase"] == "Succeeded" => 1,
-                _ if is_well(pod) => 0,
+                _ if pods::is_well(pod) => 0,
                 _ => 3,
             };
             counts[at].1 += 1;
@@ -344,51 +312,6 @@ fn shown((name, percent, whole): &(&'static str, u64, String)) -> String {
     format!("{name} {percent}% of {whole}")
 }
 
-/// Whether nothing is to be said of a pod: one that a person stopped, or that is on its way out, is well.
-fn is_well(pod: &Value) -> bool {
-    let status = &pod["status"];
-    let is_ready = ready_condition(status).is_some_and(|ready| ready["status"] == "True");
-    let ended = status["phase"] == "Succeeded" || status["reason"] == "Stopped";
-    is_ready || ended || !pod["metadata"]["deletionTimestamp"].is_null()
-}
-
-fn ready_condition(status: &Value) -> Option<&Value> {
-    list(&status["conditions"]).find(|condition| condition["type"] == "Ready")
-}
-
-/// Goes before the reason for which a container waits.
-const WAITS: &str = "` waits: ";
-
-/// What the first container that waits says beside its reason; of a crash that is only the time.
-fn waiting_message(status: &Value) -> Option<&str> {
-    let kinds = ["initContainerStatuses", "containerStatuses"];
-    let mut containers = kinds.into_iter().flat_map(|kind| list(&status[kind]));
-    let waiting = containers.find_map(|container| {
-        let waiting = &container["state"]["waiting"];
-        waiting["message"].as_str().zip(waiting["reason"].as_str())
-    });
-    let (message, _) = waiting.filter(|(_, reason)| *reason != "CrashLoopBackOff")?;
-    Some(message)
-}
-
-/// What to type for a pod that is not ready for this reason.
-fn remedy(why: &str, (option, name): (&str, &str)) -> String {
-    let waits_for = why.split_once(WAITS).map_or("", |(_, reason)| reason);
-    let reason = waits_for.split([':', ',']).next().unwrap_or_default();
-    match why {
-        why if why.starts_with("WaitingForDependencies") => "coracle boot".to_owned(),
-        // The program never ran, so there is no log of it.
-        why if why.contains(health::START_ERROR) => format!("coracle describe pod{option} {name}"),
-        _ if reason == "CrashLoopBackOff" => format!("coracle logs{option} {name} --previous"),
-        why if waits_for.is_empty() && why.contains("` has ended") => {
-            format!("coracle logs{option} {name}")
-        }
-        _ if reason.contains("Image") => "coracle image ls".to_owned(),
-        why if why.starts_with("NodeCordoned") => "coracle uncordon".to_owned(),
-        _ => format!("coracle describe pod{option} {name}"),
-    }
-}
-
 /// Why a Job has failed, if so. It stays failed until its file changes, also when its pods are gone.
 fn of_job(job: &Value) -> Option<Trouble> {
     let failed =
@@ -472,93 +395,6 @@ mod tests {
         assert_eq!(found.about, "service web");
         assert_eq!(found.message, "10.96.0.9 is taken");
         assert_eq!(found.remedy, "coracle describe service web");
-    }
-
-    #[test]
-    fn each_pod_that_is_not_well_has_a_command_that_helps() {
-        let ready = |word: &str| json!([{ "type": "Ready", "status": word }]);
-        let waiting = |reason: &str| {
-            json!({ "phase": "Pending", "conditions": ready("False"), "containerStatuses": [
-                { "name": "main", "ready": false, "state": { "waiting": { "reason": reason } } } ] })
-        };
-        for (status, expected) in [
-            (
-                json!({ "phase": "Running", "conditions": ready("True") }),
-                None,
-            ),
-            (json!({ "phase": "Succeeded" }), None),
-            (json!({ "phase": "Pending", "reason": "Stopped" }), None),
-            (
-                waiting("CrashLoopBackOff"),
-                Some("coracle logs web --previous"),
-            ),
-            (
-                json!({ "phase": "Running", "conditions": ready("False"), "containerStatuses": [{ "name": "main",
-                    "state": { "waiting": { "reason": "CrashLoopBackOff" } },
-                    "lastState": { "terminated": { "exitCode": 128, "reason": "StartError", "message": "no `nc`" } } }] }),
-                Some("coracle describe pod web"),
-            ),
-            (waiting("ImagePullBackOff"), Some("coracle image ls")),
-            (
-                waiting("CreateContainerError"),
-                Some("coracle describe pod web"),
-            ),
-            (
-                json!({ "phase": "Pending", "reason": "WaitingForDependencies", "message": "mount:/d" }),
-                Some("coracle boot"),
-            ),
-            (
-                json!({ "phase": "Pending", "reason": "NodeCordoned" }),
-                Some("coracle uncordon"),
-            ),
-        ] {
-            let found = Seen::default().of_pod(&pod("web", status.clone()));
-            let remedy = found.as_ref().map(|trouble| trouble.remedy.as_str());
-            assert_eq!(remedy, expected, "{status}");
-        }
-    }
-
-    #[test]
-    fn what_a_pod_waits_for_is_said() {
-        let waiting = |state: Value| {
-            let mut pod = pod(
-                "web",
-                json!({ "phase": "Pending", "containerStatuses": [
-                    { "name": "main", "ready": false, "state": { "waiting": state } } ] }),
-            );
-            pod["metadata"]["uid"] = json!("u1");
-            pod
-        };
-        let warning = |uid: &str, at: &str, message: &str| {
-            json!({ "involvedObject": { "uid": uid }, "reason": "FailedMount", "message": message,
-                    "lastTimestamp": format!("2026-01-01T00:00:{at}Z") })
-        };
-        let seen = Seen {
-            warnings: json!({ "items": [warning("u1", "01", "first"), warning("u1", "03", "no `/x`"),
-                                        warning("u1", "02", "second"), warning("u2", "09", "other")] }),
-            ..Seen::default()
-        };
-        let said =
-            |seen: &Seen, state: Value| seen.of_pod(&waiting(state)).expect("it waits").message;
-        let creating = json!({ "reason": "ContainerCreating" });
-        assert_eq!(said(&seen, creating.clone()), "FailedMount: no `/x`");
-        let none = Seen::default();
-        assert_eq!(said(&none, creating), "not ready, its phase is Pending");
-        // What an image's name or a message has in it decides nothing.
-        let missing = json!({ "reason": "CreateContainerConfigError", "message": "configmap \"Image\" not found" });
-        let found = seen.of_pod(&waiting(missing)).expect("it waits");
-        let expected =
-            "container `main` waits: CreateContainerConfigError: configmap \"Image\" not found";
-        assert_eq!(found.message, expected);
-        assert_eq!(found.remedy, "coracle describe pod web");
-        let pulling =
-            json!({ "reason": "ContainerCreating", "message": "Pulling image \"x\": 37%" });
-        assert_eq!(said(&seen, pulling), "Pulling image \"x\": 37%");
-        let crashing = json!({ "reason": "CrashLoopBackOff", "message": "back-off 20s" });
-        assert_eq!(
-            said(&seen, crashing),
-            "container `main` waits: CrashLoopBackOff"
-        );
     }
 
     #[test]
