@@ -26,7 +26,7 @@ pub(crate) const MAX_TAIL: u64 = 16 << 20;
 /// Limit of directory entries: a container may have the directory mounted.
 const MAX_NAMES: usize = 10_000;
 
-/// Size of a read of a compressed file, in bytes: so much before damage is lost with it.
+/// Size of a read of a compressed file, in bytes: at most this much text before the damage is lost with it.
 const PIECE: usize = 4096;
 
 /// Length of `YYYYMMDD-HHMMSS`; a number may follow.
@@ -63,8 +63,8 @@ pub(crate) fn files_of(dir: &Path, attempt: u32) -> io::Result<Vec<LogFile>> {
             });
         }
     }
-    // A plain file is removed once its compressed one is complete. Until then it counts, unless it is the shorter one: a
-    // power cut brings back what of it was on disk.
+    // A plain file is removed once its compressed one is complete, and counts until then. After a power cut it may be
+    // back with less than it had; then the compressed one counts.
     files.order_by_key(|f| (f.is_current(), f.rotated.clone(), f.gzip));
     files.dedup_by(|later, kept| {
         let twins = later.rotated == kept.rotated;
@@ -82,13 +82,13 @@ impl LogFile {
         self.rotated.0.is_empty()
     }
 
-    /// Whether a compressed file is obviously none. One that is damaged further behind is found when it is read.
+    /// Whether a compressed file is obviously empty or broken. Damage further in shows when it is read.
     pub(crate) fn is_void(&self) -> bool {
         let void = || open(&self.path).and_then(gzip::is_void);
         self.gzip && void().unwrap_or(false)
     }
 
-    /// Whether this compressed file has all of a plain one, and that has not all of it.
+    /// Whether this compressed file holds more than the plain one.
     fn outlasts(&self, plain: &Self) -> bool {
         let more = || {
             let length = open(&plain.path)?.metadata()?.len();

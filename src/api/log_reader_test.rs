@@ -193,7 +193,7 @@ fn of_a_plain_file_and_its_compressed_one_the_longer_one_counts() {
     assert_eq!(read(options(&dir.0)), shown(0, 30));
     dir.gzip("0.log.20260101-000020.gz", &lines(10, 10));
     assert_eq!(read(options(&dir.0)), shown(0, 30));
-    // What a power cut leaves of a plain one.
+    // The plain one after a power cut.
     dir.write("0.log.20260101-000020", &lines(10, 3));
     assert_eq!(read(options(&dir.0)), shown(0, 30));
 }

@@ -86,10 +86,10 @@ pub(crate) async fn answer(
     Ok(answer)
 }
 
-/// So many damaged files are named: a container may have made many.
+/// How many damaged files are named at most: a container may make many.
 const MAX_NAMED: usize = 3;
 
-/// What clients print beside the log, as kubectl does: lines of it are missing.
+/// The warning that clients print beside the log, as kubectl does.
 fn warning(damaged: &[PathBuf]) -> Option<HeaderValue> {
     let names = damaged.iter().filter_map(|path| path.file_name());
     let names: Vec<_> = names.map(|name| name.to_string_lossy()).collect();

@@ -22,7 +22,7 @@ use crate::spec::WorkloadKind;
 /// Poll interval where a watch is not possible.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// The interval of looks while no log is followed.
+/// How often to look for pods while no log is followed.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
 /// Notes that wait to be read, at most.
@@ -107,7 +107,7 @@ impl<'a> Whose<'a> {
     }
 }
 
-/// Where pods of a selector came from. As long as one of these is there, it may make others.
+/// Where the pods of a selector came from, and others may come from.
 #[derive(Debug, Default)]
 struct Origins {
     /// Pods with files of their own that had not ended.
@@ -140,7 +140,7 @@ impl Origins {
         }
     }
 
-    /// Whether one of these may make a pod of the selector, which has none now: not if its pod is there with other labels.
+    /// Whether one of these may still make a pod for the selector. Not if its pod runs already, with other labels.
     fn remain(&self, client: &Client, namespace: &str) -> Result<bool> {
         for (kind, namespace, name) in &self.documents {
             match Source::Workload(*kind, name).pods(client, namespace) {
@@ -376,7 +376,7 @@ fn watch(client: &Client, path: &str, notes: &SyncSender<Note>) {
 }
 
 /// Waits for a note; returns it with those that came meanwhile.
-/// The next notes. While nothing is followed, none may come of what is removed: then there are none after a while.
+/// The next notes; none after a while if no log is followed, because nothing reports a document that is removed.
 fn wait(news: &Receiver<Note>, idle: bool) -> Vec<Note> {
     let first = match idle {
         true => news.recv_timeout(LOOK_AGAIN).ok(),

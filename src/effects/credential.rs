@@ -128,10 +128,10 @@ pub fn decrypt(sealed: &Sealed) -> Result<Plain, CredentialError> {
 }
 
 /// Whether the program refused the content itself, by what it says: on every machine it would be refused. It says
-/// "incorrect key?" of damaged content and of content for another machine alike, which leaves that open.
+/// "incorrect key?" both of damaged content and of content for another machine, so that does not count.
 pub fn is_bad_everywhere(why: &str) -> bool {
     const SAID: [&str; 4] = [
-        // It was decrypted: its name or its times are wrong. What else it refuses depends on the machine.
+        // It was decrypted, and has the wrong name or times. Other refusals depend on the machine.
         "does not match filename",
         "Timestamps of credential are not in order",
         "Encrypted file too short",

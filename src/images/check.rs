@@ -43,7 +43,7 @@ pub struct Check {
 pub struct Left {
     /// The file or folder, if one is known.
     pub path: Option<PathBuf>,
-    /// What failed on what.
+    /// What failed, and on which file.
     pub why: String,
 }
 
@@ -165,7 +165,7 @@ impl ImageStore {
         let _lock = self.lock()?;
         let mut found = self.look(contents)?;
         if !found.preload {
-            // First: refs that are gone are not missed by the next check. Damaged ones are in nobody's way.
+            // First: the next check does not miss refs that are gone. Without the note, damaged ones stay until then.
             let noted = preload::names_lost(self, &found.refs);
             if noted.is_err() {
                 found.refs.clear();

@@ -312,7 +312,7 @@ impl ImageStore {
             entry.file_name().to_string_lossy()
         ));
         if let Err(why) = fs::rename(&path, &grave) {
-            // Nor one that stays: without its record it is none.
+            // One that stays must not be, either: without its record it does not count.
             remove(&path.join(LAYER_RECORD))?;
             return Err(io("move", &path)(why));
         }
@@ -344,7 +344,7 @@ fn remove_leftover(path: &Path) -> Result<(), ImageError> {
     }
 }
 
-/// Removes a file; an absent one is fine. A check of the file system may have put a directory in its place.
+/// Removes a file, or the directory that a check of the file system has put in its place; an absent one is fine.
 pub(super) fn remove(path: &Path) -> Result<(), ImageError> {
     tree::remove(path).map_err(io("remove", path))
 }

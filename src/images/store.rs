@@ -184,8 +184,8 @@ impl ImageStore {
             let path = dir.join(part);
             fs::create_dir_all(&path).map_err(io("create directory", &path))?;
         }
-        // Layers contain setuid programs and private files of any owner. A disk that has become read-only, as a worn out
-        // one does, is no reason to leave the pods that run.
+        // Layers contain setuid programs and private files of any owner. A disk that has become read-only, as worn out
+        // flash does, must not keep an agent from its pods: nothing is written if the mode is right.
         use std::os::unix::fs::PermissionsExt;
         let mode = fs::metadata(dir)
             .map_err(io("look at", dir))?

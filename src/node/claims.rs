@@ -22,7 +22,7 @@ use crate::types::Gather;
 /// The maximum number of files that are counted for one list.
 const MOST_FILES: u64 = 200_000;
 
-/// The phase of a claim of which it is unknown what it is bound to.
+/// The phase of a claim whose record cannot be read.
 const LOST: &str = "Lost";
 
 /// A document with the time of its file.

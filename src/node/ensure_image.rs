@@ -18,7 +18,7 @@ use crate::spec::{PodSpec, PodUid};
 const NOT_FOR_ALL: &str = "the node has the image, but only for pods whose credentials its registry has accepted: \
                            `imagePullCredentialsVerificationPolicy`";
 
-/// What is said of an image of the store that cannot be used, behind its name.
+/// The text behind the name of an image that is in the store and cannot be used.
 pub(super) const DAMAGED: &str =
     "is damaged: check it with `coracle fsck`, and pull or import it again";
 

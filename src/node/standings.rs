@@ -22,7 +22,7 @@ pub(super) struct Standing {
     pub(super) yes: bool,
     /// `lastTransitionTime`.
     pub(super) since: Wall,
-    /// The thresholds that are met and lead to it.
+    /// The thresholds that are met and cause it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     met: Vec<Threshold>,
 }

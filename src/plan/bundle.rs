@@ -68,8 +68,8 @@ impl Trial {
         }
     }
 
-    /// The trial once the node keeps its pods down; `None`: it says so. A reboot ends all pods, too, but has its
-    /// price: a generation could bring it about.
+    /// The trial once the node keeps its pods down; `None`: it rests already. A reboot ends all pods, too, but counts
+    /// as time: a generation could cause it.
     pub fn resting(&self, boot: &str, now: Time) -> Option<Self> {
         (!self.rests_in(boot)).then(|| Self {
             rests: true,
@@ -359,7 +359,7 @@ mod tests {
         let again = Trial::new(5 * MINUTE, "one", later);
         let judged = rests.judge(Some(one), None, "one", later);
         assert_eq!(judged, Verdict::Record(again));
-        // A reboot has its price.
+        // A reboot counts as time.
         let judged = rests.judge(Some(one), None, "two", Time(7));
         assert!(matches!(judged, Verdict::Failed { .. }), "{judged:?}");
     }

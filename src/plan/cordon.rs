@@ -141,8 +141,8 @@ impl NodeState {
         })
     }
 
-    /// Whether the node keeps this pod down by itself, for as long as it shuts down or is cordoned. That is no time
-    /// in which the pod could become ready.
+    /// Whether the node keeps this pod down because it shuts down or is cordoned. The pod cannot become ready
+    /// meanwhile.
     pub fn is_kept_away(&self, pod: &PodSpec) -> bool {
         self.shutdown.is_some() || self.kept_out(pod).is_some()
     }

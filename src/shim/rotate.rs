@@ -1,6 +1,6 @@
 //! Log rotation. `<n>.log` is current, `<n>.log.<YYYYMMDD-HHMMSS>` the newest before it, and older ones end in
 //! `.gz`, compressed by a child at the lowest priority: into a `.tmp`, flushed to disk, renamed, and only then is the
-//! plain one removed. While both are there, the plain one counts. More logs of the same second are
+//! plain one removed. While both are there, the one with more bytes counts. More logs of the same second are
 //! `<n>.log.<YYYYMMDD-HHMMSS>-0001` and so on.
 
 use std::fs;
@@ -44,8 +44,8 @@ fn place(current: &Path, old: &Path) -> Option<(String, u32)> {
 }
 
 /// Removes the oldest logs until `max_files` are left with the current one, and before that, unless a compressor is at
-/// `work`, what one left that was killed: half a `.tmp`, or the worse of a `.gz` and its plain file. The plain one is
-/// compressed again: a `.gz` of an earlier version may be empty after a power cut.
+/// `work`, the remains of one that was killed: a `.tmp`, and the shorter of a `.gz` and its plain file. A `.gz` of an
+/// earlier version may be empty after a power cut.
 pub(super) fn prune(current: &Path, max_files: u32, work: bool) -> io::Result<()> {
     if !work {
         for path in siblings(current)? {
@@ -67,8 +67,8 @@ pub(super) fn prune(current: &Path, max_files: u32, work: bool) -> io::Result<()
     Ok(())
 }
 
-/// Of a log and its compressed form, the one that has less. After a power cut, that may be the plain one: only what of it
-/// was on disk is there.
+/// The one of a log and its compressed form that holds less. After a power cut that may be the plain one, of which only
+/// a part was on disk.
 fn worse(compressed: &Path, plain: &Path) -> PathBuf {
     let is_whole = || -> io::Result<bool> {
         // A container may have the directory mounted.
@@ -309,7 +309,7 @@ mod tests {
         assert!(!plain.exists());
         let text = io::read_to_string(flate2::read::GzDecoder::new(fs::File::open(&half).unwrap()));
         assert_eq!(text.unwrap(), "whole");
-        // A power cut brings back what of it was on disk.
+        // The plain one after a power cut.
         fs::write(&plain, "wh").unwrap();
         prune(&current, 3, false).unwrap();
         assert!(!plain.exists() && half.exists());

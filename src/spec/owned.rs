@@ -8,7 +8,7 @@ use super::kinds;
 use super::value::Value;
 use super::workload::{TEMPLATE_HASH, WorkloadKind};
 
-/// A Job that a person made of a CronJob (`kubectl create job --from`): the CronJob does not make it.
+/// Marks a Job of `kubectl create job --from`, which the CronJob does not make again.
 const BY_HAND: &str = "cronjob.kubernetes.io/instantiate";
 
 /// The documents of a file that stand for pods: kind, namespace and name.
@@ -34,8 +34,8 @@ impl Makers {
         }
     }
 
-    /// The document of the file that makes this one of that kind, as people name it. Nothing else than pods, ReplicaSets of
-    /// Deployments and Jobs of CronJobs is made by another document.
+    /// The document of the file that makes this one, for messages. Only pods, ReplicaSets of Deployments and Jobs of
+    /// CronJobs are made by another document.
     pub(super) fn of(&self, kind: &str, value: &Value) -> Option<String> {
         let meta = value.get("metadata")?;
         let mut owners = list(meta.get("ownerReferences"));
@@ -150,7 +150,7 @@ mod tests {
                 1,
                 1,
             ),
-            // Another one's, or one of another namespace.
+            // The owner is absent, or in another namespace.
             (
                 list(&[&deployment, &pod(&owner("ReplicaSet", "other-5d4f"))]),
                 2,
@@ -189,7 +189,7 @@ mod tests {
                 "{text}"
             );
         }
-        // Nothing of this is made by what it belongs to.
+        // An owner does not make these.
         let of = owner("StatefulSet", "db");
         let map = format!("{{apiVersion: v1, kind: ConfigMap, metadata: {{name: m, {of}}}}}");
         let claim = format!(

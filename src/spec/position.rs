@@ -13,10 +13,10 @@ use crate::types::Gather;
 /// Line and column, from 1.
 pub(crate) type Place = (usize, usize);
 
-/// Limit of bytes read until a line is indented: each costs another read.
+/// Limit of bytes read again: each line that has to be indented costs another read.
 const MAX_WORK: usize = 2 << 20;
 
-/// By so many columns such a line is indented: more than what is above it.
+/// The number of columns by which such a line is indented: more than the lines above it.
 const INDENT: usize = 256;
 
 /// Positions of the wanted paths and of everything above them, by document.
@@ -53,7 +53,7 @@ impl Positions {
             let Err(error) = read else {
                 return walk.found;
             };
-            // The reader of manifests takes lists in brackets and quoted texts that go on left of where they began.
+            // The reader of manifests allows lists in brackets and quoted texts to go on left of where they began.
             let of_text = error.info().contains("quoted scalar");
             let mut line = error.marker().line() + usize::from(of_text);
             while indented.contains(&line) {
@@ -271,7 +271,7 @@ dup: 2
             let line = 2 + lines;
             assert_eq!(found, [(line, 3), (line, 7), (line + 2, 1)], "{text}");
         }
-        // Also of what goes on.
+        // Fields on such a line.
         let positions = Positions::find("a:\n  b: [\n  c: 1]\n", [(0, "a.b[0].c")].into_iter());
         assert_eq!(positions.of(0, "a.b[0].c", 0), (3, 3));
     }

@@ -87,7 +87,7 @@ fn defaults(service: &mut core::Service) {
     let Some(spec) = &mut service.spec else {
         return;
     };
-    // Empty texts are none, as charts write them.
+    // Charts write empty texts for fields that are not set.
     for field in [
         &mut spec.external_traffic_policy,
         &mut spec.load_balancer_ip,

@@ -347,7 +347,7 @@ pub(super) fn mount_path(written: &str, path: &Path<'_>, report: &Report) -> Str
     format!("/{}", parts.join("/"))
 }
 
-/// What of the node may be mounted in `/proc`, as in runc (`checkProcMount`): LXCFS has such files.
+/// The files in `/proc` that may be replaced, as in runc (`checkProcMount`): LXCFS has such files.
 pub const IN_PROC: [&str; 10] = [
     "cpuinfo",
     "diskstats",

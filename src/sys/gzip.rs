@@ -1,12 +1,12 @@
-//! What the ends of a compressed file say (RFC 1952), without a look at its content.
+//! The header and trailer of gzip files (RFC 1952), without a look at the content.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 
-/// How it begins.
+/// The first bytes.
 const MAGIC: [u8; 3] = [0x1f, 0x8b, 8];
 
-/// Whether a file is obviously not compressed, such as one without content after a power cut.
+/// Whether a file is obviously not compressed data, such as an empty one after a power cut.
 pub fn is_void(mut file: File) -> io::Result<bool> {
     let mut head = [0; MAGIC.len()];
     match file.read_exact(&mut head) {
@@ -16,7 +16,7 @@ pub fn is_void(mut file: File) -> io::Result<bool> {
     }
 }
 
-/// Whether a compressed file seems to hold at least so many bytes: it begins as one, and names their number at its end.
+/// Whether a compressed file seems to hold at least so many bytes, by its beginning and the number at its end.
 pub fn holds(mut file: File, bytes: u64) -> io::Result<bool> {
     if is_void(file.try_clone()?)? || file.metadata()?.len() < 18 {
         return Ok(false);

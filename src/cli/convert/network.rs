@@ -161,7 +161,7 @@ fn hosts(work: &Work<'_>, service: &Value, pod: &mut Pod) {
             .split_once('=')
             .or_else(|| entry.split_once(':'))
             .unwrap_or((&entry, ""));
-        // podman takes several names of one address, and with spaces a hosts file has several. Case does not matter.
+        // podman takes several names of one address, as a hosts file does. Case does not matter.
         let names = written.split([';', ' ', '\t']);
         let names = names.filter(|name| !name.is_empty());
         let mut names: Vec<String> = names.map(str::to_ascii_lowercase).collect();

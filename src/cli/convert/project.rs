@@ -16,7 +16,7 @@ use crate::spec::{ImageName, parse};
 pub(super) struct Project {
     /// Where it comes from, the first word of each comment.
     pub(super) origin: &'static str,
-    /// It is docker's: all programs of a network of their own may listen on low ports.
+    /// It is docker's, which lets all users listen on low ports.
     pub(super) by_docker: bool,
     /// Its name, if it has one.
     pub(super) name: Option<String>,

@@ -8,7 +8,7 @@ use super::work::{Pod, Work};
 use crate::spec::sysctl::is_safe;
 use crate::spec::value::Value;
 
-/// The first port that programs without the right to bind lower ones may listen on.
+/// The lowest port that programs without the capability NET_BIND_SERVICE may listen on.
 const LOWEST: &str = "net.ipv4.ip_unprivileged_port_start";
 
 /// Adds what a service sets to its pod. A step before another service sets nothing.
@@ -62,7 +62,8 @@ fn is_named(sysctl: &Value, name: &str) -> bool {
     scalar(sysctl, "name").as_deref() == Some(name)
 }
 
-/// Whether a service may count on what docker allows all programs in a network of their own (since 20.10).
+/// Whether a service may count on what docker allows (since 20.10): all users of a container with its own network
+/// listen on low ports.
 fn needs_low_ports(work: &Work<'_>, service: &Value) -> bool {
     if !work.shared.project.by_docker || is_of_host(work) {
         return false;

@@ -52,17 +52,17 @@ const UPGRADE: [&str; 7] = [
     "upgrade/trial.json",
 ];
 
-/// The folders there that have one for each bundle, claim or pod, and what is in each of those.
+/// The folders there with a subfolder for each bundle, claim or pod, and the file that marks one.
 const GROUPS: [(&str, &str); 3] = [
     ("bundles", "state.json"),
     ("claims", "claim.json"),
     ("pods", ""),
 ];
 
-/// How names begin that the agent gives to what it removes from them.
+/// Prefixes of subfolders that the agent is removing.
 const GOING: [&str; 2] = [".gone-", ".removing-"];
 
-/// What a new file system has.
+/// The folder that a new file system has.
 const LOST_AND_FOUND: &str = "lost+found";
 
 /// What an agent makes in the runtime directory.
@@ -167,7 +167,7 @@ fn made(folder: &Path, paths: &[&str]) -> Result<()> {
     for path in paths {
         let path = folder.join(path);
         let parent = path.parent().unwrap_or(folder);
-        // A link may lead to where other things have these names.
+        // A link may lead to other files of these names.
         if parent.is_symlink() {
             whole_quietly(parent)?;
             continue;
@@ -182,7 +182,7 @@ fn made(folder: &Path, paths: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Removes those folders in a folder that have a certain file.
+/// Removes the subfolders that have a certain file.
 fn group_of(folder: &Path, has: &str) -> Result<()> {
     if folder.is_symlink() {
         return whole_quietly(folder);
@@ -213,7 +213,7 @@ fn is_of(made: &str, name: &str) -> bool {
     name == made || name == format!(".{made}.tmp")
 }
 
-/// The names of what is in a directory, sorted, but for what a file system has by itself; none without the directory.
+/// The sorted names in a directory, except `lost+found`; none if it is absent.
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries
@@ -260,7 +260,7 @@ pub(super) fn whole(path: &Path) -> Result<()> {
 }
 
 fn whole_quietly(path: &Path) -> Result<()> {
-    // What is mounted where a link leads to is none of its own.
+    // A mount behind a link stays.
     let unmounted = match path.is_symlink() || fs::symlink_metadata(path).is_err() {
         true => Ok(()),
         false => mount::unmount_below(path),

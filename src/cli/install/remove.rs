@@ -56,7 +56,7 @@ pub(in crate::cli) fn run(client: &Client, args: &UninstallArgs) -> Result<ExitC
             .hint("stop its pods and the process `coracle run` first"));
     }
     refuse_pods(&layouts, "`coracle end-pods` ends them")?;
-    // What says where all this is goes last, so that an interrupted removal can be repeated.
+    // The settings and units say where all this is. They go last, so that an interrupted removal can be repeated.
     for layout in &layouts {
         purge::runtime(&layout.run_dir)?;
         purge::upgrades(&layout.root)?;
@@ -102,7 +102,7 @@ fn installed(program: &Path, prefix: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Fails if a file could not be removed, before anything else is: half an installation would be left.
+/// Fails before anything is removed if a file could not be: half an installation would be left.
 fn refuse_fixed(files: &[PathBuf]) -> Result<()> {
     let there = files.iter().filter(|path| path.symlink_metadata().is_ok());
     let folders: BTreeSet<&Path> = there.filter_map(|path| path.parent()).collect();

@@ -149,7 +149,7 @@ fn begin(
     let former = record::former_of(&program);
     let placed = match args.file {
         Some(_) => place(&program, |new| record::put_program(new, &bytes), &bytes),
-        // It needs no room: what has filled the disk may be the reason to go back.
+        // A link needs no room: the new program may have filled the disk.
         None => place(&program, |new| record::same_file(&former, new), &bytes),
     };
     let placed = placed.and_then(|new| {

@@ -11,7 +11,7 @@ use ureq::{Error, Proxy};
 use super::request::Credentials;
 use super::url::Origin;
 
-/// What is put into each request for an origin, below its `Authorization`.
+/// The parts that a proxy needs in each request for an origin.
 #[derive(Clone)]
 pub(super) struct Forward {
     /// Goes before the path.
@@ -42,7 +42,7 @@ impl Forward {
     /// Rewrites the beginning of a request; returns its new length, or nothing if it does not fit.
     fn rewrite(&self, output: &mut [u8], amount: usize) -> Option<usize> {
         let request = output.get(..amount)?;
-        // ureq begins a request in a write of its own. No header has such a name.
+        // ureq writes the first line of a request at the beginning of a buffer. No header begins like that.
         if !request.starts_with(b"GET /") && !request.starts_with(b"HEAD /") {
             return Some(amount);
         }

@@ -349,7 +349,7 @@ impl Pieces {
 #[derive(Debug, Default)]
 struct Addresses {
     system: DefaultResolver,
-    /// What is connected to instead of the host of the request: a proxy.
+    /// The proxy that is connected to instead of the host of the request.
     instead: Option<Uri>,
 }
 
@@ -373,7 +373,7 @@ impl Resolver for Addresses {
     }
 }
 
-/// The error of a connection in plain words. `proxy`: what it was made to instead of the registry.
+/// The error of a connection in plain words. `proxy`: the proxy that it was made to, if any.
 fn failed(url: &Url, proxy: Option<&str>, why: &ureq::Error) -> FetchError {
     let connection = |why: String, hint| FetchError::Connection {
         url: url.to_string(),

@@ -16,10 +16,10 @@ use crate::sys::clock;
 /// A change without a close or rename counts as complete when nothing more has happened for this long.
 const SETTLE: Duration = Duration::from_millis(500);
 
-/// After a change the files are read at the latest after this time, whatever else happens beside them.
+/// The longest wait after a change, however much else happens in the folder.
 const AT_LAST: Duration = Duration::from_secs(5);
 
-/// So many folders are watched for targets of linked drop-ins: each takes one of the instances that a user has.
+/// The most folders that are watched for targets of linked drop-ins: each takes one of the user's inotify instances.
 const MAX_LINKED: usize = 8;
 
 /// The interval of checks while a folder to watch is missing.
@@ -76,7 +76,7 @@ fn folders(files: &Files) -> Vec<PathBuf> {
         return folders;
     };
     folders.push(dir.clone());
-    // What is no file is not read, such as `/dev/null`, which masks one.
+    // Only files are read: a link to `/dev/null` masks a drop-in.
     let drop_ins = files.drop_ins().unwrap_or_default().into_iter();
     let linked = drop_ins.filter_map(|path| std::fs::read_link(path).ok());
     let targets = linked.filter_map(|target| dir.join(target).parent().map(Path::to_owned));

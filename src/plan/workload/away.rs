@@ -1,6 +1,5 @@
-//! Documents and pods that the node itself keeps down: while it shuts down, or where its cordon refuses them. That is
-//! no time of a rollout or of a trial. They have their whole time again once they may run, as those that a person
-//! starts.
+//! Documents and pods that the node keeps down: while it shuts down, or because its cordon refuses them. That time does
+//! not count for a rollout or a trial, which has its whole time again once the pods may run, as after `coracle start`.
 
 use std::collections::BTreeMap;
 
@@ -20,8 +19,8 @@ impl Progress {
 }
 
 impl Histories {
-    /// The time of the revision in force stands still, and begins again when pods may run. It is on disk: this agent
-    /// may not see the end of it.
+    /// The time of the revision in force stands still, and begins again when pods may run. That is kept on disk, for an
+    /// agent restart before then.
     pub(super) fn rest(&mut self, subject: &Subject, now: Time) {
         let history = self.of(subject);
         let trial = history.and_then(|history| history.trial.as_ref());

@@ -6,7 +6,7 @@ use super::pod_revisions_test::{TWO_MINUTES, pod};
 use super::{DEADLINE_MS, Machine, World, deployment, document};
 use crate::plan::{Event, NodeFact, PodFact};
 
-/// The node does this to all of its pods, or to those of a rollout, until it ends.
+/// A way in which the node keeps pods down, and its end.
 struct Down {
     what: &'static str,
     begin: fn(&mut World),
