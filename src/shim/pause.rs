@@ -110,6 +110,8 @@ const READY: &[u8] = b"ready";
 fn confine(place: &Path) -> Result<(), Errno> {
     let errno = |error: std::io::Error| Errno::from_raw(error.raw_os_error().unwrap_or(0));
     process::set_name(c"pause");
+    // Its memory is a copy of the shim's, whose arguments are paths of the node.
+    process::set_command_line(c"/pause");
     signals::let_kernel_reap().map_err(errno)?;
     unshare(CloneFlags::CLONE_NEWNS)?;
     let none = None::<&str>;

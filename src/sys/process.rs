@@ -149,6 +149,32 @@ pub fn set_name(name: &std::ffi::CStr) {
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr(), 0, 0, 0) };
 }
 
+/// Replaces the caller's command line, which others read in `/proc`, by a shorter one (proc(5), `arg_start`). Nothing may
+/// use the arguments after that. It stays as it is where the kernel does not say where it lies; empty arguments follow where
+/// its end cannot be moved (`PR_SET_MM`: CONFIG_CHECKPOINT_RESTORE and CAP_SYS_RESOURCE).
+pub fn set_command_line(line: &std::ffi::CStr) {
+    let bytes = line.to_bytes_with_nul();
+    let place = procfs::process::Process::myself().and_then(|myself| myself.stat());
+    let place = place.ok().and_then(|stat| stat.arg_start.zip(stat.arg_end));
+    let Some((start, end)) = place.filter(|(start, _)| *start != 0) else {
+        return;
+    };
+    let (Ok(start), Ok(length)) = (usize::try_from(start), usize::try_from(end - start)) else {
+        return;
+    };
+    if length < bytes.len() {
+        return;
+    }
+    let place = std::ptr::with_exposed_provenance_mut::<u8>(start);
+    // SAFETY: the kernel put the arguments there, `length` bytes that are the process's own, writable, and not used any more.
+    unsafe {
+        std::ptr::write_bytes(place, 0, length);
+        std::ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len());
+        let end = start + bytes.len();
+        libc::prctl(libc::PR_SET_MM, libc::PR_SET_MM_ARG_END, end, 0, 0);
+    }
+}
+
 fn prctl(option: libc::c_int, value: libc::c_ulong) -> io::Result<()> {
     let zero: libc::c_ulong = 0;
     // SAFETY: the options above take integers only.

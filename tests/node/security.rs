@@ -57,6 +57,8 @@ fn containers_that_share_processes_see_each_other_even_after_an_agent_restart() 
         agent.ok(&["exec", "a", "-c", "main", "--", "cat", "/proc/1/comm"]),
         "pause\n"
     );
+    let line = agent.ok(&["exec", "a", "-c", "main", "--", "cat", "/proc/1/cmdline"]);
+    assert_eq!(line.trim_end_matches('\0'), "/pause");
     agent.kill_and_restart();
     agent.wait_running("a");
     assert!(seen().contains("sleep 4321"));
