@@ -15,7 +15,7 @@ fn build(text: &str) -> Result<Effective, ConfigError> {
     Effective::build(&[("c.yaml".into(), text.to_owned())], &[])
 }
 
-fn good(text: &str) -> Effective {
+pub(super) fn good(text: &str) -> Effective {
     build(text).unwrap_or_else(|error| panic!("{text}\n{error}"))
 }
 

@@ -25,7 +25,7 @@ pub fn reload(in_force: &Effective, read: Effective) -> Reload {
         match field.role {
             Role::Live => {
                 if differs {
-                    changed.push(format!("{}: {}", field.path, text(new)));
+                    changed.push(format!("{}: {}", field.path, text(field.path, new)));
                 }
                 match new {
                     Some(new) => shown.insert(field.path, new.clone()),
@@ -34,7 +34,10 @@ pub fn reload(in_force: &Effective, read: Effective) -> Reload {
             }
             Role::Start if differs => {
                 let origin = new.map_or(String::new(), |new| format!(" ({})", new.origin));
-                pending.push((field.path.to_owned(), format!("{}{origin}", text(new))));
+                pending.push((
+                    field.path.to_owned(),
+                    format!("{}{origin}", text(field.path, new)),
+                ));
             }
             // The value is the same; its line in the file may differ.
             Role::Start => {
@@ -47,10 +50,8 @@ pub fn reload(in_force: &Effective, read: Effective) -> Reload {
     }
     // A feature gate may change other settings that are not live.
     if pending.is_empty() && read.config != in_force.config {
-        pending.push((
-            "featureGates".to_owned(),
-            text(read.shown.get("featureGates")),
-        ));
+        let gates = "featureGates";
+        pending.push((gates.to_owned(), text(gates, read.shown.get(gates))));
     }
     Reload {
         effective: Effective {
@@ -64,9 +65,9 @@ pub fn reload(in_force: &Effective, read: Effective) -> Reload {
     }
 }
 
-fn text(shown: Option<&Shown>) -> String {
+fn text(path: &str, shown: Option<&Shown>) -> String {
     shown.map_or_else(
         || "unset".to_owned(),
-        |shown| super::show::json(&shown.value).to_string(),
+        |shown| super::show::public(path, &shown.value).to_string(),
     )
 }

@@ -8,7 +8,7 @@ use crate::spec::value::Value;
 use crate::types::Gather;
 
 /// Converts a value to JSON.
-pub(super) fn json(value: &Value) -> Json {
+fn json(value: &Value) -> Json {
     match value {
         Value::Null => Json::Null,
         Value::Bool(b) => Json::Bool(*b),
@@ -39,13 +39,7 @@ pub fn as_json(effective: &Effective) -> Json {
     });
     let mut origins = Map::new();
     for (path, shown) in rows(effective) {
-        let mut value = json(&shown.value);
-        if path == super::url::HEADER {
-            mask(&mut value);
-        }
-        if path == super::bundle::SOURCE {
-            mask_query(&mut value);
-        }
+        let value = public(path, &shown.value);
         let (parents, own) = split(path);
         let mut inner = &mut config;
         for parent in parents.split('.').filter(|parent| !parent.is_empty()) {
@@ -55,6 +49,17 @@ pub fn as_json(effective: &Effective) -> Json {
         origins.insert(path.to_owned(), shown.origin.to_string().into());
     }
     json!({ "kubeletconfig": config, "coracle": { "origins": origins } })
+}
+
+/// Returns a setting's value without what gives access: the values of headers, and the queries of URLs.
+pub(super) fn public(path: &str, value: &Value) -> Json {
+    let mut shown = json(value);
+    match path {
+        super::url::HEADER => mask(&mut shown),
+        super::url::URL | super::bundle::SOURCE => mask_query(&mut shown),
+        _ => {}
+    }
+    shown
 }
 
 /// The names around a field, separated by dots, and its own.
@@ -182,6 +187,8 @@ fn scalar(value: &Json) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::reload;
+    use super::super::tests::good;
     use super::*;
 
     #[test]
@@ -199,6 +206,27 @@ mod tests {
             let mut shown = Json::from(url);
             mask_query(&mut shown);
             assert_eq!(shown, expected);
+        }
+    }
+
+    #[test]
+    fn what_gives_access_is_not_shown_in_force_nor_pending() {
+        let secrets = "staticPodURL: 'https://a/pods?token=sesame'\n\
+                       staticPodURLHeader: {Authorization: [Bearer sesame]}\n\
+                       coracle: {bundle: {source: 'https://a/site.tar?token=sesame', interval: 1m}}\n";
+        let after = good(secrets);
+        let again = reload(&good(""), after.clone());
+        assert_eq!(again.pending.len(), 4, "{:?}", again.pending);
+        let pending: Vec<String> = (again.pending.iter())
+            .map(|(path, then)| format!("{path}: {then}"))
+            .collect();
+        for shown in [
+            pending.join("\n"),
+            as_json(&after).to_string(),
+            as_yaml(&as_json(&after)),
+        ] {
+            assert!(!shown.contains("sesame"), "{shown}");
+            assert_eq!(shown.matches("<masked>").count(), 3, "{shown}");
         }
     }
 }

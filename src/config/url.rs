@@ -24,7 +24,7 @@ impl std::fmt::Debug for StaticPodUrl {
     }
 }
 
-const URL: &str = "staticPodURL";
+pub(super) const URL: &str = "staticPodURL";
 pub(super) const HEADER: &str = "staticPodURLHeader";
 const EVERY: &str = "httpCheckFrequency";
 
