@@ -92,15 +92,28 @@ impl ApiError {
         Self::new(StatusCode::NOT_FOUND, "NotFound", message)
     }
 
-    pub(crate) fn no_such_path() -> Self {
-        Self::not_found_text("the server could not find the requested resource")
+    /// Nothing is at this path; says what to use instead of what kubectl asks for there.
+    pub(crate) fn no_such_path(segments: &[&str]) -> Self {
+        let instead = match segments {
+            ["openapi", ..] => {
+                ": `coracle explain` describes fields, and manifests are files, which `coracle validate` checks"
+            }
+            [.., "scale"] => {
+                ": the number of replicas is in the manifest file (`coracle get files`)"
+            }
+            _ => "",
+        };
+        Self::not_found_text(format!(
+            "the server could not find the requested resource{instead}"
+        ))
     }
 
     pub(crate) fn method_not_allowed() -> Self {
         Self::new(
             StatusCode::METHOD_NOT_ALLOWED,
             "MethodNotAllowed",
-            "the server does not allow this method on the requested resource",
+            "the server does not allow this method on the requested resource: a node has what its manifest files say \
+             (`coracle get files`); see also `coracle rollout` and `coracle restart`",
         )
     }
 

@@ -136,7 +136,8 @@ pub(super) fn running_container(
     let upgrade = request.headers().get(UPGRADE);
     if upgrade.and_then(|v| v.to_str().ok()) != Some(frame::PROTOCOL) {
         return Err(ApiError::bad_request(format!(
-            "exec, attach and cp need `Upgrade: {}`",
+            "exec, attach and cp need `Upgrade: {}`: kubectl's protocols are not spoken here, use `coracle exec`, \
+             `coracle attach` or `coracle cp`",
             frame::PROTOCOL
         )));
     }

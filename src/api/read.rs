@@ -96,7 +96,7 @@ fn get(
             }
             (None, Some(document)) => Ok(json_reply(document.to_string())),
             (None, None) if known => Err(ApiError::method_not_allowed()),
-            (None, None) => Err(ApiError::no_such_path()),
+            (None, None) => Err(ApiError::no_such_path(segments)),
         },
     }
 }

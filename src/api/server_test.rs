@@ -210,7 +210,14 @@ fn refusals_are_status_objects_with_the_right_codes() {
             "pods \"no\" not found",
         ),
         ("GET", "/nonsense", "could not find the requested resource"),
+        ("GET", "/openapi/v3", "`coracle explain`"),
+        (
+            "GET",
+            "/apis/apps/v1/namespaces/a/deployments/b/scale",
+            "in the manifest file",
+        ),
         ("PUT", "/api/v1/pods", "does not allow this method"),
+        ("PATCH", "/api/v1/pods", "`coracle rollout`"),
         (
             "GET",
             "/api/v1/pods?labelSelector=a+in+(",

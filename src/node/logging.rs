@@ -53,6 +53,8 @@ impl<W: Write> Write for Lines<W> {
             match byte {
                 b'\n' => line.extend_from_slice(b"\\n"),
                 b'\r' => line.extend_from_slice(b"\\r"),
+                // Programs such as grep take a text with it for something else.
+                b'\0' => line.extend_from_slice(b"\\0"),
                 other => line.push(*other),
             }
         }
@@ -155,11 +157,11 @@ mod tests {
             .with_writer(move || Lines(to.clone()));
         let subscriber = tracing_subscriber::registry().with(layer);
         tracing::subscriber::with_default(subscriber, || {
-            tracing::warn!(pod = %"a\nb", "it said: x\r\n ERROR forged");
+            tracing::warn!(pod = %"a\nb", "it said: x\0\r\n ERROR forged");
             tracing::info!("next");
         });
         let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
-        let expected = " WARN it said: x\\r\\n ERROR forged pod=a\\nb\n INFO next\n";
+        let expected = " WARN it said: x\\0\\r\\n ERROR forged pod=a\\nb\n INFO next\n";
         assert_eq!(text, expected);
     }
 }

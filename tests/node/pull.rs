@@ -363,7 +363,7 @@ fn a_pull_that_fails_backs_off_and_goes_on_when_the_registry_is_back() {
         main_status(pod)["state"]["waiting"]["reason"] == "ErrImagePull"
     });
     let message = main_status(&shown)["state"]["waiting"]["message"].to_string();
-    assert!(message.contains("the registry answered 500"), "{message}");
+    assert!(message.contains("the server answered 500"), "{message}");
     let failed = events(&agent, "a")
         .into_iter()
         .find(|(reason, _)| reason == "Failed");

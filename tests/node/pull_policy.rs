@@ -70,7 +70,7 @@ fn always_uses_the_stored_image_while_its_registry_cannot_be_asked() {
     let text = told("b");
     let begins = format!("Using the stored image \"{name}\": ");
     assert!(
-        text.starts_with(&begins) && text.contains("the registry answered 503"),
+        text.starts_with(&begins) && text.contains("the server answered 503"),
         "{text}"
     );
     let shown = agent.wait_pod("b", |pod| {
@@ -85,7 +85,7 @@ fn always_uses_the_stored_image_while_its_registry_cannot_be_asked() {
     agent.write("c.yaml", &pod("c", &name, "Always"));
     agent.wait_running("c");
     assert!(registry.proxy.asked().is_empty());
-    assert!(told("c").contains("the registry answered 503"));
+    assert!(told("c").contains("the server answered 503"));
     // What the registry refuses is refused.
     let refusing = format!("{}/other:1", registry.proxy.address);
     agent.write("d.yaml", &pod("d", &refusing, "Always"));
@@ -101,7 +101,7 @@ fn a_stored_image_can_be_refused_while_its_registry_cannot_be_asked() {
     unavailable(&registry);
     agent.write("a.yaml", &pod("a", &name, "Always"));
     let shown = agent.wait_pod("a", |pod| waiting(pod, "reason") == "ErrImagePull");
-    assert!(waiting(&shown, "message").contains("the registry answered 503"));
+    assert!(waiting(&shown, "message").contains("the server answered 503"));
     // It is there for those that do not ask.
     agent.write("b.yaml", &pod("b", &name, "IfNotPresent"));
     agent.wait_running("b");

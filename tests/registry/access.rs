@@ -399,7 +399,7 @@ fn credentials_never_follow_a_redirect_to_another_host() {
         .unwrap();
     let (message, _) = world.refused(&world.request(&name, &password("open sesame")));
     assert!(
-        message.contains("the registry answered 403") && !message.contains("sig"),
+        message.contains("the server answered 403") && !message.contains("sig"),
         "{message}"
     );
 }

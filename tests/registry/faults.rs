@@ -50,7 +50,7 @@ fn a_registry_that_stays_busy_is_left_alone() {
     proxy.rule(|_| status(429, vec![("Retry-After", "3600".to_owned())]));
     let (message, hint) = world.refused(&request);
     assert!(
-        message.ends_with("the registry answered 429 and asks to wait 3600s"),
+        message.ends_with("the server answered 429 and asks to wait 3600s"),
         "{message}"
     );
     assert!(hint.starts_with("try again later"), "{hint}");

@@ -35,7 +35,7 @@ pub(super) enum FetchError {
         window: Duration,
     },
     /// The registry refused.
-    #[error("{url}: the registry answered {status}{}", shown(details))]
+    #[error("{url}: the server answered {status}{}", shown(details))]
     Status {
         /// Without its query.
         url: String,
@@ -70,7 +70,7 @@ pub(super) enum FetchError {
         with_credentials: bool,
     },
     /// The registry is busy, for longer than a worker waits.
-    #[error("{url}: the registry answered {status} and asks to wait {}s", wait.as_secs())]
+    #[error("{url}: the server answered {status} and asks to wait {}s", wait.as_secs())]
     Busy {
         /// Without its query.
         url: String,
