@@ -1,5 +1,6 @@
 //! The time a decision takes on a node with many pods. Prints, for each event, the median of many rounds in
 //! microseconds, separated by tabs; `tests/bench/run --only planner` makes a table of it. Nothing here passes or fails.
+//! Arguments: a part of the names of the events to measure, and the number of rounds.
 
 #![allow(missing_docs, reason = "a benchmark")]
 #![allow(clippy::print_stdout, reason = "it prints its figures")]
@@ -132,6 +133,7 @@ fn done(action: Action, specs: &[Arc<PodSpec>]) -> Event {
 }
 
 /// What the agent does about one event: record it, plan the pods it may concern, and show what changed.
+#[inline(never)]
 fn decide(state: &mut NodeState, agenda: &mut Agenda, event: &Event) {
     let now = pods::at(NOW + 5_000);
     let changes = state.network_changes;
@@ -204,12 +206,16 @@ fn main() {
             Event::Node(NodeFact::DesiredChanged(desired(&specs[1..PODS]))),
         ),
     ];
-    for (name, event) in stories {
-        let mut took: Vec<_> = (0..ROUNDS)
+    let mut args = std::env::args().skip(1).filter(|arg| arg != "--bench");
+    let only = args.next().unwrap_or_default();
+    let rounds = args.next().map_or(ROUNDS, |rounds| rounds.parse().unwrap());
+    let chosen = stories.iter().filter(|(name, _)| name.contains(&only));
+    for (name, event) in chosen {
+        let mut took: Vec<_> = (0..rounds)
             .map(|_| {
                 let (mut state, mut agenda) = (state.clone(), agenda.clone());
                 if matches!(
-                    &event,
+                    event,
                     Event::Run {
                         fact: RunFact::ProbeDone { .. },
                         ..
@@ -219,12 +225,12 @@ fn main() {
                     agenda.record(&mut state, &begun, pods::at(NOW + 5_000));
                 }
                 let began = Instant::now();
-                decide(&mut state, &mut agenda, &event);
+                decide(&mut state, &mut agenda, event);
                 began.elapsed()
             })
             .collect();
         took.sort();
-        let us = took[ROUNDS / 2].as_secs_f64() * 1e6;
+        let us = took[rounds / 2].as_secs_f64() * 1e6;
         println!("{name}\t{us:.1}");
     }
 }
