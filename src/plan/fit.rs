@@ -93,9 +93,12 @@ impl NodeState {
         pod: &'s PodSpec,
     ) -> impl Iterator<Item = (HostPort, &'s PodState)> {
         let wanted: Vec<_> = host_ports(pod).collect();
-        let others = self.pods.values().filter(|p| p.spec.uid != pod.uid);
+        // Most pods need none.
+        let others = (!wanted.is_empty()).then(|| self.pods.values());
+        let others = others.into_iter().flatten();
+        let others = others.filter(|p| p.spec.uid != pod.uid);
         others.filter_map(move |other| {
-            if wanted.is_empty() || !other.takes_ports() {
+            if !other.takes_ports() {
                 return None;
             }
             let mut theirs = host_ports(&other.spec);

@@ -13,13 +13,13 @@ use crate::spec::{
     ContainerSpec, PodSpec, Protocol, RestartPolicy, ServiceAddress, ServicePort, ServiceSpec,
     TargetPort,
 };
-use crate::types::{Gather, InOrder};
+use crate::types::InOrder;
 
 /// A pod and its addresses.
 type WithIps<'p> = (&'p PodState, Vec<IpAddr>);
 
-/// The key and value of a label, and the namespace of what has it.
-type Label<'p> = (&'p str, &'p str, &'p str);
+/// The value of a label, and the namespace of what has it.
+type Value<'p> = (&'p str, &'p str);
 
 /// The current pods and services. `node_ips` are the node's addresses, that of the default route first; pods on the
 /// host network have them. Before the manifests are read the view has no services, and must not be acted on.
@@ -37,20 +37,24 @@ pub fn view(state: &NodeState, node_ips: &[IpAddr]) -> ClusterView {
         .collect();
     pods.order_by(|(one, _), (two, _)| one.spec.key.cmp(&two.spec.key));
     let services = state.desired.iter().flat_map(|d| d.services.values());
-    // A node has few services for many pods, and most services ask for one label.
-    let asks = services.clone().filter_map(|service| first_label(service));
-    let mut labelled: BTreeMap<Label<'_>, Vec<&WithIps<'_>>> =
-        asks.map(|label| (label, Vec::new())).gather();
+    // A node has few services for many pods, and most services ask for one label, of few names.
+    let mut labelled: BTreeMap<&str, BTreeMap<Value<'_>, Vec<&WithIps<'_>>>> = BTreeMap::new();
+    for (name, value) in services.clone().filter_map(|service| first_label(service)) {
+        labelled.entry(name).or_default().entry(value).or_default();
+    }
     for with_ips in &pods {
         let spec = &with_ips.0.spec;
-        for (key, value) in spec.manifest.labels() {
-            if let Some(pods) = labelled.get_mut(&(&**key, &**value, &spec.key.namespace)) {
+        for (name, value) in spec.manifest.labels() {
+            let values = labelled.get_mut(&**name);
+            let pods = values.and_then(|values| values.get_mut(&(&**value, &*spec.key.namespace)));
+            if let Some(pods) = pods {
                 pods.push(with_ips);
             }
         }
     }
     let services = services.map(|service| {
-        let near = first_label(service).and_then(|label| labelled.get(&label));
+        let near = first_label(service);
+        let near = near.and_then(|(name, value)| labelled.get(name)?.get(&value));
         ServiceEntry {
             spec: Arc::clone(service),
             endpoints: endpoints(service, near.map(Vec::as_slice).unwrap_or_default()),
@@ -99,10 +103,10 @@ fn entry(pod: &PodState, ips: &[IpAddr]) -> PodEntry {
 
 /// The first label that pods behind a service have. An empty selector would match every pod, and an `ExternalName`
 /// service has no pods.
-fn first_label(service: &ServiceSpec) -> Option<Label<'_>> {
-    let (key, value) = service.selector.first_key_value()?;
+fn first_label(service: &ServiceSpec) -> Option<(&str, Value<'_>)> {
+    let (name, value) = service.selector.first_key_value()?;
     let external = matches!(service.address, ServiceAddress::External(_));
-    (!external).then_some((key, value, &service.key.namespace))
+    (!external).then_some((name, (value, &service.key.namespace)))
 }
 
 /// The pods behind a service, of those that have its first label. If none is ready, its own address leads to those that

@@ -156,9 +156,11 @@ impl NodeState {
 
     /// What is short for a pod that is to be admitted; `claimed` is reserved for other pods.
     pub(super) fn short_of(&self, pod: &PodSpec, claimed: &Capacity) -> Vec<Shortage> {
+        let Some(capacity) = &self.settings.capacity else {
+            return Vec::new();
+        };
         let given = self.given(Some(&pod.uid)).plus(claimed.clone());
-        let capacity = self.settings.capacity.as_ref();
-        capacity.map_or_else(Vec::new, |all| all.short_of(&Capacity::of(pod), &given))
+        capacity.short_of(&Capacity::of(pod), &given)
     }
 }
 
