@@ -14,15 +14,15 @@ use super::run::Run;
 use super::state::{ContainerState, Sandbox, Stage, Stopping};
 use super::{NodeState, Notice, PodState, Stamp, condition, hook, workload};
 use crate::spec::{PodUid, Reason, RestartPolicy};
-use crate::types::{Exit, Gather};
+use crate::types::{Ascending, Exit, Gather};
 
 impl NodeState {
     /// From now on these pods are wanted.
     pub(super) fn want(&mut self, desired: &Desired, now: Stamp, out: &mut Vec<Notice>) {
         self.network_changes += 1;
         self.forget_stops(desired);
-        let desired = &self.incarnate(desired);
-        let incarnations = &mut self.incarnations;
+        let desired = self.incarnate(desired);
+        let (incarnations, touched) = (&mut self.incarnations, &mut self.touched);
         let asked = |pod: &PodState| {
             let of = pod.spec.workload.as_ref();
             of.is_some_and(|of| desired.workloads.contains_key(of))
@@ -39,14 +39,24 @@ impl NodeState {
                 if asked(pod) {
                     workload::notice::deleted(pod, out);
                 }
-                incarnations.ended(pod, Some(desired));
+                incarnations.ended(pod, Some(&desired));
+                touched.push(uid.clone());
             }
             exists
         });
+        let mut wanted = Ascending::of(&desired.pods);
         for (uid, pod) in &mut self.pods {
-            match desired.pods.get(uid) {
+            let spec = wanted.get(uid);
+            let told = pod.pending.is_some() || pod.flags.resize_pending.is_none();
+            if told && spec.is_some_and(|spec| Arc::ptr_eq(spec, pod.wanted())) {
+                // As after the fact before this one ([`NodeState::unsettled`]).
+                continue;
+            }
+            touched.push(uid.clone());
+            match spec {
                 None => end(pod, out),
-                Some(spec) if Arc::ptr_eq(spec, pod.wanted()) || pod.stopping().is_some() => {}
+                Some(_) if pod.stopping().is_some() => {}
+                Some(spec) if Arc::ptr_eq(spec, pod.wanted()) => {}
                 Some(spec) if pod.hold().is_some() => pod.edit_held(spec, now),
                 Some(spec) => match edit::of_pod(pod, spec) {
                     Edit::Replace(_) => end(pod, out),
@@ -64,7 +74,7 @@ impl NodeState {
             }
             pod.settle(now, out);
         }
-        self.desired = Some(desired.clone());
+        self.desired = Some(desired);
         self.note_order();
         self.admit_resizes(now, out);
         self.admit(now, out);

@@ -19,6 +19,7 @@ use super::run::Running;
 use super::{Action, Event, NodeFact, NodeState, Notice, PodFact, PodState, RunFact, Stamp, Time};
 use super::{after, cordon, decide, hook, pressure, probe, shutdown, verdict, workload};
 use crate::spec::PodUid;
+use crate::types::merge;
 
 /// What follows from the facts.
 #[derive(Debug, Clone, PartialEq)]
@@ -106,8 +107,8 @@ pub struct Agenda {
     node: bool,
     /// When the node as a whole is planned again if nothing happens.
     node_wake: Option<Time>,
-    /// The pods whose status may have changed since [`Agenda::take_changed`].
-    changed: BTreeSet<PodUid>,
+    /// The pods whose status may have changed since [`Agenda::take_changed`], in the order of their UIDs.
+    changed: Vec<PodUid>,
     /// The value of [`NodeState::hold_changes`] at the last fact.
     hold_changes: u64,
 }
@@ -120,11 +121,10 @@ impl Agenda {
             wakes: BTreeMap::new(),
             node: true,
             node_wake: None,
-            changed: BTreeSet::new(),
+            changed: state.pods.keys().cloned().collect(),
             hold_changes: state.hold_changes,
         };
         agenda.touch_all(state);
-        agenda.changed.extend(state.pods.keys().cloned());
         agenda
     }
 
@@ -132,17 +132,21 @@ impl Agenda {
     pub fn record(&mut self, state: &mut NodeState, event: &Event, now: Stamp) -> Vec<Notice> {
         // Another pod may wait for the name of a removed one.
         let concerns_all = match event {
-            Event::Node(fact) => fact.concerns_all_pods(),
+            Event::Node(fact) => fact.concerns_all_pods(state),
             Event::Pod { fact, .. } => matches!(fact, PodFact::SandboxRemoved),
             Event::Run { .. } => false,
         };
         if concerns_all {
             // Also those that the fact removes.
             self.touch_all(state);
-            self.changed.extend(state.pods.keys().cloned());
+            self.show_all(state);
         }
         let before = health(state, event);
         let notices = state.apply(event, now);
+        for pod in &state.touched {
+            self.touch(state, pod);
+            self.show(pod);
+        }
         let held = std::mem::replace(&mut self.hold_changes, state.hold_changes);
         if concerns_all || held != state.hold_changes {
             // The fact may have removed its own pod, whose wake-up goes with it.
@@ -151,12 +155,14 @@ impl Agenda {
                 .into_iter()
                 .for_each(|pod| self.touch(state, pod));
             self.touch_all(state);
-            self.changed.extend(state.pods.keys().cloned());
+            self.show_all(state);
         } else if let Some(pod) = event.pod() {
             self.touch(state, pod);
             if before.is_none() || before != health(state, event) {
-                self.changed.insert(pod.clone());
+                self.show(pod);
             }
+        } else if matches!(event, Event::Node(NodeFact::DesiredChanged(_))) {
+            self.show_all(state);
         }
         // The begin of a probe does not concern the node as a whole.
         self.node |= !matches!(
@@ -180,13 +186,15 @@ impl Agenda {
         }
         while let Some(first) = self.queue.first().cloned() {
             let uid = &first.1;
-            self.wakes.remove(uid);
-            if let Some(pod) = state.pods.get(uid) {
-                match next_of_pod(state, pod, now).action() {
-                    Ok(step) => return step,
-                    Err(Some(wake)) => drop(self.wakes.insert(uid.clone(), wake)),
-                    Err(None) => {}
-                }
+            let pod = state.pods.get(uid);
+            let next = pod.map_or(Step::Rest, |pod| next_of_pod(state, pod, now));
+            let next = next.action();
+            match next {
+                Err(Some(wake)) => drop(self.wakes.insert(uid.clone(), wake)),
+                Ok(_) | Err(None) => drop(self.wakes.remove(uid)),
+            }
+            if let Ok(step) = next {
+                return step;
             }
             self.queue.remove(&first);
         }
@@ -194,13 +202,19 @@ impl Agenda {
     }
 
     /// Takes the pods whose status may have changed, or that are gone.
-    pub fn take_changed(&mut self) -> BTreeSet<PodUid> {
+    pub fn take_changed(&mut self) -> Vec<PodUid> {
         std::mem::take(&mut self.changed)
     }
 
     /// Has a pod shown again.
     pub fn show(&mut self, pod: &PodUid) {
-        self.changed.insert(pod.clone());
+        if let Err(at) = self.changed.binary_search(pod) {
+            self.changed.insert(at, pod.clone());
+        }
+    }
+
+    fn show_all(&mut self, state: &NodeState) {
+        merge(&mut self.changed, state.pods.keys().cloned());
     }
 
     /// When to plan again if nothing happens.

@@ -22,7 +22,7 @@ use super::state::Settings;
 use super::stop::{Stops, Target};
 pub use super::verdict::Verdict;
 use super::workload::revisions::{Instead, Subject};
-use super::{Action, Stamp, Time};
+use super::{Action, NodeState, Stamp, Time};
 use crate::spec::{
     Condition, HookKind, ObjectKey, PodKey, PodSpec, PodUid, ProbeKind, Reason, ServiceSpec,
     Workload, WorkloadKey,
@@ -384,11 +384,13 @@ impl Event {
 }
 
 impl NodeFact {
-    /// Whether every pod is planned again after it. The node's shortages concern a pod only through facts of its own.
-    pub(super) fn concerns_all_pods(&self) -> bool {
+    /// Whether every pod is planned again after it. The node's shortages concern a pod only through facts of its own, and
+    /// manifests concern those that they change (`NodeState::touched`), except that nothing begins before the first time
+    /// that they are read.
+    pub(super) fn concerns_all_pods(&self, state: &NodeState) -> bool {
         match self {
-            Self::DesiredChanged(_)
-            | Self::SettingsChanged(_)
+            Self::DesiredChanged(_) => state.desired.is_none(),
+            Self::SettingsChanged(_)
             | Self::AddressesChanged
             | Self::ImagesChanged(_)
             | Self::ConfigurationChanged { .. }

@@ -23,7 +23,7 @@ use super::room::{Capacity, Shortage};
 use super::state::{Sandbox, Stage};
 use super::{NodeState, Notice, PodState, Stamp, condition, workload};
 use crate::spec::{PodKey, PodSpec, PodUid, Reason};
-use crate::types::{Gather, InOrder};
+use crate::types::{Ascending, Gather, InOrder};
 
 /// A reason to refuse a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -114,13 +114,19 @@ impl NodeState {
         let Some(desired) = &self.desired else {
             return Vec::new();
         };
-        if desired.pods.keys().all(|uid| self.pods.contains_key(uid)) {
-            return Vec::new();
+        let mut here = Ascending::of(&self.pods);
+        let missing = desired.pods.iter();
+        let missing = missing.filter(|(uid, _)| here.get(uid).is_none());
+        let missing: Vec<(&PodUid, &Arc<PodSpec>)> = missing.collect();
+        let mut free: BTreeSet<&PodKey> = missing.iter().map(|(_, spec)| &spec.key).gather();
+        for pod in self.pods.values() {
+            if free.is_empty() {
+                return Vec::new();
+            }
+            free.remove(&pod.spec.key);
         }
-        let taken: BTreeSet<&PodKey> = self.pods.values().map(|p| &p.spec.key).gather();
-        let new = desired.pods.iter().filter(|(uid, spec)| {
-            !self.pods.contains_key(uid.as_str()) && !taken.contains(&spec.key)
-        });
+        let new = missing.into_iter();
+        let new = new.filter(|(_, spec)| free.contains(&spec.key));
         let new = new.map(|(uid, spec)| {
             // A pod that a shutdown rejected is not held any longer.
             let held = former.get(uid).filter(|_| self.shutdown.is_none());
@@ -179,6 +185,9 @@ impl NodeState {
         }
         let changed = pod.hold() != former.as_ref() || pod.waiting != waited;
         self.hold_changes += u64::from(changed);
+        if former.is_none() {
+            self.touched.push(pod.spec.uid.clone());
+        }
         self.pods.insert(pod.spec.uid.clone(), pod);
     }
 

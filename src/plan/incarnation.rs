@@ -16,7 +16,7 @@ use super::pressure::Evictions;
 use super::restart::CrashBackoff;
 use super::{NodeState, PodState};
 use crate::spec::{PodKey, PodSpec, PodUid, uid};
-use crate::types::{Gather, InOrder};
+use crate::types::{Ascending, Gather, InOrder};
 
 /// Names that are remembered although no pod has them any more.
 const MAX_NAMES: usize = 1_000;
@@ -186,29 +186,43 @@ fn has_given_uid(spec: &PodSpec) -> bool {
 impl NodeState {
     /// The pods that manifests ask for, under the UIDs that they have or will have.
     pub(super) fn incarnate(&mut self, desired: &Desired) -> Desired {
-        let later = self.pods.values().map(|pod| &pod.spec);
-        let later = later.filter(|spec| spec.uid != spec.template);
-        let later: BTreeMap<(&PodKey, &PodUid), &PodUid> = later
-            .map(|spec| ((&spec.key, &spec.template), &spec.uid))
-            .gather();
+        let derived = desired.pods.iter().filter(|(_, spec)| !has_given_uid(spec));
+        let mut later: BTreeMap<(&PodKey, &PodUid), &PodUid> = BTreeMap::new();
+        if derived.clone().next().is_some() {
+            let here = self.pods.values().map(|pod| &pod.spec);
+            let here = here.filter(|spec| spec.uid != spec.template);
+            later.extend(here.map(|spec| ((&spec.key, &spec.template), &spec.uid)));
+        }
+        let mut all_here = Ascending::of(&self.pods);
+        // The pods that have a UID of their own, and what asks for them.
         let mut asked = BTreeMap::new();
-        let mut pods = BTreeMap::new();
-        for spec in desired.pods.values() {
-            let here = self.pods.get(&spec.uid);
+        for (first, spec) in derived {
+            let here = all_here.get(first);
             let uid = match later.get(&(&spec.key, &spec.template)) {
-                _ if has_given_uid(spec) => spec.uid.clone(),
-                Some(uid) => (*uid).clone(),
-                None if here.is_some_and(|pod| pod.spec.key == spec.key) => spec.uid.clone(),
-                None => self.incarnations.next(&spec.key, &spec.template),
+                Some(uid) => uid,
+                None if here.is_some_and(|pod| pod.spec.key == spec.key) => first,
+                None => &self.incarnations.next(&spec.key, &spec.template),
             };
-            if !has_given_uid(spec) && self.pods.contains_key(&uid) {
-                self.incarnations.is_now(&spec.key, &spec.template, &uid);
+            let exists = match uid == first {
+                true => here.is_some(),
+                false => self.pods.contains_key(uid),
+            };
+            if exists {
+                self.incarnations.is_now(&spec.key, &spec.template, uid);
             }
-            let own = self.incarnation(spec, &uid);
-            if uid != spec.uid {
+            if uid != first {
                 asked.insert(uid.clone(), Arc::clone(spec));
             }
-            pods.insert(uid, own);
+        }
+        let mut pods = desired.pods.clone();
+        for spec in asked.values() {
+            pods.remove(&spec.uid);
+        }
+        for (uid, spec) in &asked {
+            // Should two pods have one UID, the later document counts.
+            if pods.get(uid).is_none_or(|other| other.uid < spec.uid) {
+                pods.insert(uid.clone(), self.incarnation(spec, uid));
+            }
         }
         self.incarnations.asked = asked;
         Desired {

@@ -102,6 +102,9 @@ pub struct NodeState {
     /// Grows whenever a fact may have changed what another pod waits for: a pod is held, admitted or held for another
     /// reason, or its pending resize is granted or refused.
     pub hold_changes: u64,
+    /// The pods that the newest fact has changed, made or removed although it does not concern all pods, nor them by
+    /// name.
+    pub touched: Vec<PodUid>,
     /// The number of pods ended to make room, by the resource that was missing.
     pub preemptions: BTreeMap<Resource, u64>,
 }
@@ -125,6 +128,7 @@ impl NodeState {
             order: Order::default(),
             network_changes: 0,
             hold_changes: 0,
+            touched: Vec::new(),
             preemptions: BTreeMap::new(),
         }
     }

@@ -19,7 +19,7 @@ mod time;
 pub use device::{DeviceNode, DeviceSight};
 pub use effective::{Effective, LinuxUser};
 pub use exit::{CUT_SHORT_MESSAGE, Exit, LOST_MESSAGE, StopSignal};
-pub use order::{Gather, InOrder};
+pub use order::{Ascending, Gather, InOrder, merge};
 pub use pull_window::{PullHours, PullWindow};
 pub use service_range::ServiceRange;
 pub use settings::{Group, ImagePolicy, Rate, Swapping};

@@ -61,6 +61,57 @@ impl Node {
     }
 }
 
+#[test]
+fn manifests_concern_the_pods_that_they_change() {
+    let spec = |name, cpu_milli| Arc::new(sized(name, cpu_milli, 10));
+    let (a, b, c) = (spec("a", 100), spec("b", 100), spec("c", 100));
+    let (large, resized) = (spec("d", 5_000), spec("b", 200));
+    let mut edited = sized("b", 100, 10);
+    set_image(&mut edited, "c", "img:2");
+    let edited = Arc::new(edited);
+    let named = with_priority(PodSpec::clone(&c), 1);
+    let named = Arc::new(named);
+    let mut critical = with_priority(sized("e", 900, 10), 2_000_000_000);
+    critical.qos = QosClass::Guaranteed;
+    let critical = Arc::new(critical);
+    let all = [&a, &b, &c];
+    for (what, wanted, expected) in [
+        ("the same", &all[..], &[][..]),
+        ("read again from the file", &[&a, &b, &named], &["c"]),
+        ("one edited", &[&a, &edited, &c], &["b"]),
+        (
+            "one resized, which may take others' room",
+            &[&a, &resized, &c],
+            &["all", "b"],
+        ),
+        ("one gone", &[&a, &c], &["b"]),
+        ("one more", &[&a, &b, &c, &spec("d", 100)], &["d"]),
+        (
+            "one more that does not fit",
+            &[&a, &b, &c, &large],
+            &["all", "d"],
+        ),
+        (
+            "one more that others make room for",
+            &[&a, &b, &c, &critical],
+            &["all", "e"],
+        ),
+        ("none", &[], &["a", "b", "c"]),
+    ] {
+        let mut node = Node::set(small());
+        node.tell(Event::Node(NodeFact::DesiredChanged(desired(&all))));
+        node.work();
+        let holds = node.state.hold_changes;
+        let wants = Event::Node(NodeFact::DesiredChanged(desired(wanted)));
+        node.state.apply(&wants, at(node.now));
+        let touched = node.state.touched.iter().map(|uid| uid.as_str());
+        let all = (holds != node.state.hold_changes).then_some("all");
+        let touched: Vec<&str> = all.into_iter().chain(touched).collect();
+        assert_eq!(touched, expected, "{what}");
+        assert_eq!(node.state.unsettled(at(node.now)), [], "{what}");
+    }
+}
+
 fn on_port(name: &str, ip: Option<&str>, port: u16, protocol: Protocol) -> PodSpec {
     let mut spec = sized(name, 100, 10);
     spec.containers[0].ports = vec![ContainerPort {

@@ -379,6 +379,8 @@ impl Sim {
         };
         let again = Agenda::new(&self.state).next(&self.state, now);
         assert_eq!(rest, again, "planning everything again finds more");
+        let unsettled = self.state.unsettled(self.world.stamp());
+        assert_eq!(unsettled, [], "consequences are recorded with each fact");
         self.wake_at = self.agenda.wake_at();
         self.report_devices();
         assert!(

@@ -46,6 +46,7 @@ impl NodeState {
     pub fn apply(&mut self, event: &Event, now: Stamp) -> Vec<Notice> {
         let mut notices = Vec::new();
         let out = &mut notices;
+        self.touched.clear();
         let (level, holds) = (self.level_of(event.pod()), self.hold_changes);
         let (standing, network) = (self.standing(event.pod()), self.network_changes);
         match event {
@@ -78,6 +79,18 @@ impl NodeState {
         };
         self.standing_was(event.pod(), standing, held || many);
         notices
+    }
+
+    /// The pods in which a fact has left consequences to record. There are none after any fact, so that a pod that a
+    /// later fact does not change is as it should be, but for the sleeps that have ended since (the simulator checks it).
+    pub fn unsettled(&self, now: Stamp) -> Vec<PodUid> {
+        let unsettled = |pod: &&PodState| {
+            let (mut settled, mut notices) = (PodState::clone(pod), Vec::new());
+            settled.settle(now, &mut notices);
+            settled != **pod || !notices.is_empty()
+        };
+        let unsettled = self.pods.values().filter(unsettled);
+        unsettled.map(|pod| pod.spec.uid.clone()).collect()
     }
 
     fn node_fact(&mut self, fact: &NodeFact, now: Stamp, out: &mut Vec<Notice>) {
