@@ -12,6 +12,8 @@ mod black_box;
 mod bundle_generations;
 #[path = "node/bundle_poll.rs"]
 mod bundle_poll;
+#[path = "node/bundle_trials.rs"]
+mod bundle_trials;
 #[path = "node/bundles.rs"]
 mod bundles;
 #[path = "node/cgroups.rs"]

@@ -280,13 +280,18 @@ fn row(item: &Value) -> Vec<String> {
         (Value::Null, failed) => format!("RolledBack({})", failed["generation"]),
         _ => "OnTrial".to_owned(),
     };
-    let former = item["previous"]["generation"].as_u64();
+    let former = ["previous", "beforePrevious"];
+    let former = former.map(|which| item[which]["generation"].as_u64());
+    let former: Vec<String> = former.iter().flatten().map(u64::to_string).collect();
     let digest = word(current, "digest").trim_start_matches("sha256:");
     vec![
         word(item, "name").to_owned(),
         current["generation"].to_string(),
         status,
-        former.map_or_else(|| "<none>".to_owned(), |number| number.to_string()),
+        match former.is_empty() {
+            true => "<none>".to_owned(),
+            false => former.join(","),
+        },
         count("files"),
         count("images"),
         digest.chars().take(SHORT).collect(),

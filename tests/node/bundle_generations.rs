@@ -8,11 +8,11 @@ use super::registry::Registry;
 use super::*;
 
 /// An image whose tag means another build in each bundle.
-const MOVING: &str = "127.0.0.1:5000/moving:1";
+pub(crate) const MOVING: &str = "127.0.0.1:5000/moving:1";
 
 impl Site {
     /// Gives `MOVING` another image, which has this in its variable `BUILD`.
-    fn push_build(&self, registry: &Registry, build: &str) {
+    pub(crate) fn push_build(&self, registry: &Registry, build: &str) {
         let layout = self.agent.root.join(format!("layout-{build}"));
         let image = format!("{}:x", layout.display());
         let archive = format!("docker-archive:{}", common::archive().display());
@@ -36,7 +36,7 @@ impl Site {
     }
 
     /// Makes a bundle of these manifests.
-    fn bundle(&self, archive: &str, files: &[(&str, String)], more: &[&str]) {
+    pub(crate) fn bundle(&self, archive: &str, files: &[(&str, String)], more: &[&str]) {
         let dir = self.agent.root.join("bundles").join(archive);
         fs::create_dir_all(&dir).expect("temp dir");
         for (name, text) in files {
@@ -68,7 +68,7 @@ impl Site {
     }
 
     /// Waits until `moving` runs this build.
-    fn wait_build(&self, build: &str) {
+    pub(crate) fn wait_build(&self, build: &str) {
         let id = self.build_id(build);
         self.agent.wait_pod("moving", |pod| {
             let status = main_status(pod);
@@ -79,7 +79,7 @@ impl Site {
     }
 
     /// The config's digest of a build.
-    fn build_id(&self, build: &str) -> String {
+    pub(crate) fn build_id(&self, build: &str) -> String {
         let layout = self.agent.root.join(format!("layout-{build}"));
         let read = |path: &Path| -> Value {
             serde_json::from_slice(&fs::read(path).expect("a document")).expect("JSON")

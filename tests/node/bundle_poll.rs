@@ -69,19 +69,6 @@ fn look_again(site: &Site) -> Option<String> {
     wait_look(site)
 }
 
-/// Waits until the bundle is as wanted.
-fn wait_bundle(site: &Site, wanted: impl Fn(&Value) -> bool) -> Value {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let bundle = site.ls()[0].take();
-        if wanted(&bundle) {
-            return bundle;
-        }
-        assert!(Instant::now() < deadline, "{bundle}\n{}", site.agent.log());
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
-
 #[test]
 fn a_new_digest_is_applied_once_and_what_was_taken_back_stays_away() {
     let site = site();
@@ -106,7 +93,7 @@ fn a_new_digest_is_applied_once_and_what_was_taken_back_stays_away() {
     agent.launch();
     assert_eq!(wait_look(&site), None);
     site.wait_version("web", "1");
-    let first = wait_bundle(&site, |bundle| bundle["trial"].is_null());
+    let first = site.wait_bundle(|bundle| bundle["trial"].is_null());
     assert_eq!(first["current"]["generation"], 1);
     assert!(agent.ok(&["get", "events"]).contains("BundleApplied"));
     let shown = agent.ok(&["bundle", "ls"]);
@@ -133,7 +120,7 @@ fn a_new_digest_is_applied_once_and_what_was_taken_back_stays_away() {
     within("4s");
     push(&site, &registry, "never");
     assert_eq!(look_again(&site), None);
-    let failed = wait_bundle(&site, |bundle| !bundle["failed"].is_null());
+    let failed = site.wait_bundle(|bundle| !bundle["failed"].is_null());
     assert_eq!(failed["current"]["generation"], 1, "{failed}");
     site.wait_version("web", "1");
     within("100s");
@@ -146,7 +133,7 @@ fn a_new_digest_is_applied_once_and_what_was_taken_back_stays_away() {
     push(&site, &registry, "three");
     assert_eq!(look_again(&site), None);
     site.wait_version("web", "3");
-    let third = wait_bundle(&site, |bundle| bundle["trial"].is_null());
+    let third = site.wait_bundle(|bundle| bundle["trial"].is_null());
     assert_eq!(third["current"]["generation"], 3, "{third}");
 
     // What was rolled back by hand stays away; another digest does not.

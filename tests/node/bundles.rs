@@ -86,6 +86,23 @@ impl Site {
         });
     }
 
+    /// Waits until the bundle is as wanted.
+    pub(crate) fn wait_bundle(&self, wanted: impl Fn(&Value) -> bool) -> Value {
+        let deadline = std::time::Instant::now() + PATIENCE;
+        loop {
+            let bundle = self.ls()[0].take();
+            if wanted(&bundle) {
+                return bundle;
+            }
+            assert!(
+                std::time::Instant::now() < deadline,
+                "{bundle}\n{}",
+                self.agent.log()
+            );
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
     fn images(&self) -> usize {
         let listed = self.agent.ok(&["image", "ls", "-q"]);
         listed.lines().count()

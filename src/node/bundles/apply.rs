@@ -341,30 +341,6 @@ fn origin(source: &str) -> Option<Origin> {
     })
 }
 
-/// The state after the bundle in force was applied once more: there is no new generation, so that the former one stays
-/// what it is.
-fn looked_at_again(before: State, trial: Option<Trial>) -> State {
-    let stays = |trial| Trial {
-        stays: true,
-        ..trial
-    };
-    let failed = before.failed.filter(|_| trial.is_none());
-    State {
-        trial: before.trial.or(trial.map(stays)),
-        failed,
-        ..before
-    }
-}
-
-/// The former generation of the one that replaces this. A rollback never leads to one that is still on trial, unless
-/// there is no other; one that was looked at again had been in force.
-fn former_of_next(before: State) -> Option<u64> {
-    match before.trial {
-        Some(trial) if !trial.stays => before.previous.or(Some(before.current)),
-        _ => Some(before.current),
-    }
-}
-
 /// Writes the generation, and makes it the one in force.
 async fn put_in_force(
     tools: &Tools,
@@ -394,7 +370,7 @@ async fn put_in_force(
         let same = |known: Record| known.digest == record.digest;
         match before {
             Some(before) if folder.record(before.current).is_ok_and(same) => {
-                return Ok(looked_at_again(before, trial));
+                return Ok(before.looked_at_again(trial));
             }
             _ => {}
         }
@@ -409,12 +385,7 @@ async fn put_in_force(
             name: bundle.name,
             source,
         })?;
-        Ok(State {
-            current,
-            previous: before.and_then(former_of_next),
-            trial,
-            failed: None,
-        })
+        Ok(State::applied(before, current, trial))
     };
     Ok(tools.change_in_turn(&name, change).await?)
 }
@@ -422,7 +393,6 @@ async fn put_in_force(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::Time;
 
     #[test]
     fn a_generation_whose_record_is_damaged_is_another_bundle() {
@@ -447,38 +417,5 @@ mod tests {
         };
         assert!(crate::chain(&why).starts_with("could not read bundle `site`: "));
         std::fs::remove_dir_all(&dir).unwrap();
-    }
-
-    #[test]
-    fn a_rollback_leads_to_what_was_in_force_and_never_to_what_was_on_trial() {
-        let trial = |stays| Trial {
-            stays,
-            ..Trial::new(1000, "boot", Time(0))
-        };
-        for (previous, trial, expected) in [
-            (Some(1), None, 2),
-            (Some(1), Some(trial(false)), 1),
-            (Some(1), Some(trial(true)), 2),
-            (None, Some(trial(false)), 2),
-            (None, None, 2),
-        ] {
-            let before = State {
-                current: 2,
-                previous,
-                trial,
-                failed: None,
-            };
-            assert_eq!(former_of_next(before.clone()), Some(expected), "{before:?}");
-        }
-        // A look at what is in force already changes nothing of that.
-        let looked = looked_at_again(
-            State {
-                current: 2,
-                previous: Some(1),
-                ..State::default()
-            },
-            Some(trial(false)),
-        );
-        assert_eq!(former_of_next(looked), Some(2));
     }
 }

@@ -1,7 +1,7 @@
 //! Bundles on disk, below `<root>/bundles`:
 //!
 //! ```text
-//! <name>/state.json           which generation is in force, and which was before; replaced by one rename
+//! <name>/state.json           which generation is in force, and which were before; replaced by one rename
 //! <name>/<n>/manifests/…      the manifest files of a generation; nothing in it changes once it has this name
 //! <name>/<n>/bundle.json      where it came from, and its images
 //! <name>/.new                 a generation that is being written
@@ -47,6 +47,9 @@ pub(in crate::node) struct State {
     /// The one that a rollback brings back.
     #[serde(default)]
     pub(in crate::node) previous: Option<u64>,
+    /// The one that was `previous` before the one on trial was applied, and is again if that fails.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(in crate::node) before_previous: Option<u64>,
     /// Set until all pods of the current one have been ready.
     #[serde(default)]
     pub(in crate::node) trial: Option<Trial>,
@@ -98,14 +101,6 @@ pub(in crate::node) struct Pinned {
 /// A bundle's folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::node) struct Folder(PathBuf);
-
-impl State {
-    /// The generation that is brought back if the one on trial fails.
-    pub(in crate::node) fn former(&self) -> Option<u64> {
-        let stays = self.trial.as_ref().is_some_and(|trial| trial.stays);
-        self.previous.filter(|_| !stays)
-    }
-}
 
 impl Record {
     /// The images that its manifests mean by these names.
@@ -188,6 +183,11 @@ impl Folder {
         file::replace(&self.0.join(STATE), &bytes, 0o600, Durability::PowerCut)
     }
 
+    /// Whether that generation is on disk.
+    pub(super) fn has(&self, generation: u64) -> bool {
+        self.generation(generation).is_dir()
+    }
+
     /// The numbers of all generations on disk, sorted.
     fn generations(&self) -> io::Result<BTreeSet<u64>> {
         let mut numbers = BTreeSet::new();
@@ -202,9 +202,10 @@ impl Folder {
     /// Removes what no state needs any more.
     pub(in crate::node) fn clean(&self, state: &State) -> io::Result<()> {
         tree::remove(&self.0.join(NEW))?;
-        let stays = |number: &u64| *number == state.current || Some(*number) == state.previous;
-        for number in self.generations()?.iter().filter(|number| !stays(number)) {
-            tree::remove(&self.generation(*number))?;
+        let mut gone = self.generations()?;
+        gone.retain(|number| state.kept().all(|kept| kept != *number));
+        for number in gone {
+            tree::remove(&self.generation(number))?;
         }
         Ok(())
     }

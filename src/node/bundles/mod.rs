@@ -1,11 +1,12 @@
 //! Bundles: sets of manifests that are replaced as a whole, with the images that they need. [`disk`] has them on disk,
-//! [`apply`] puts a new generation in force, [`trial`] takes one back whose pods do not become ready, [`poll`] looks for new
+//! [`generations`] says which are kept, [`apply`] puts a new generation in force, [`trial`] takes one back whose pods do not become ready, [`poll`] looks for new
 //! ones. One change at a time, each decided by one rename.
 
 mod apply;
 mod change;
 pub(super) mod disk;
 mod fetch;
+mod generations;
 mod poll;
 mod trial;
 
@@ -66,6 +67,7 @@ pub(super) struct Known {
     state: State,
     current: Record,
     previous: Option<Record>,
+    before_previous: Option<Record>,
 }
 
 /// All bundles by name.
@@ -90,6 +92,14 @@ pub(super) struct Bundles {
     poll: Option<Value>,
 }
 
+impl Known {
+    /// The generations that are kept, the newest first; without those whose records could not be read.
+    fn records(&self) -> impl Iterator<Item = &Record> {
+        let former = self.previous.iter().chain(&self.before_previous);
+        std::iter::once(&self.current).chain(former)
+    }
+}
+
 impl Bundles {
     pub(super) fn new(all: All, wanted: &BundlePoll) -> Self {
         let polled = Some(&wanted.source).filter(|source| !source.is_empty());
@@ -103,8 +113,7 @@ impl Bundles {
 
     /// The images of all generations that are kept: they must stay in the store.
     pub(super) fn images(&self) -> impl Iterator<Item = &str> {
-        let records = self.all.values();
-        let records = records.flat_map(|known| known.previous.iter().chain([&known.current]));
+        let records = self.all.values().flat_map(Known::records);
         let images = records.flat_map(|record| &record.images);
         images.map(|image| image.id.as_str())
     }
@@ -134,6 +143,11 @@ impl Bundles {
                 json!({ "name": name, "current": generation(state.current, &known.current) });
             if let Some((number, record)) = state.previous.zip(known.previous.as_ref()) {
                 item["previous"] = generation(number, record);
+            }
+            if let Some((number, record)) =
+                state.before_previous.zip(known.before_previous.as_ref())
+            {
+                item["beforePrevious"] = generation(number, record);
             }
             if let Some(trial) = &state.trial {
                 item["trial"] = json!({ "withinSeconds": trial.within_ms / 1000 });
@@ -211,12 +225,12 @@ fn read(folder: &Folder) -> io::Result<Option<Known>> {
     let Some(state) = folder.state()? else {
         return Ok(None);
     };
+    // They can be done without.
+    let former = |number: Option<u64>| folder.record(number?).ok();
     Ok(Some(Known {
         current: folder.record(state.current)?,
-        // It can be done without.
-        previous: state
-            .previous
-            .and_then(|previous| folder.record(previous).ok()),
+        previous: former(state.previous),
+        before_previous: former(state.before_previous),
         state,
     }))
 }
@@ -351,20 +365,6 @@ fn no_clash(bundles: &Path, name: &str, pins: &Pins) -> Result<(), ChangeError> 
     found.map_or(Ok(()), |clash| Err(ChangeError::Clash(clash)))
 }
 
-/// The state after a rollback: both generations change places.
-fn rolled_back(name: &str, state: Option<State>) -> Result<State, ChangeError> {
-    let state = state.ok_or_else(|| ChangeError::Missing(name.to_owned()))?;
-    let former = state
-        .previous
-        .ok_or_else(|| ChangeError::NoFormer(name.to_owned()))?;
-    Ok(State {
-        current: former,
-        previous: Some(state.current),
-        trial: None,
-        failed: state.failed,
-    })
-}
-
 impl Bundles {
     /// Whether the generation before may come back of one of them.
     pub(super) fn are_on_trial(&self) -> bool {
@@ -428,8 +428,10 @@ impl Node {
             }
             let of = name.clone();
             let bundles = tools.config.layout.manifest_bundles();
-            let change = move |folder: &Folder, state| {
-                let state = rolled_back(&of, state)?;
+            let change = move |folder: &Folder, state: Option<State>| {
+                let state = state.ok_or_else(|| ChangeError::Missing(of.clone()))?;
+                let state = state.rolled_back();
+                let state = state.ok_or_else(|| ChangeError::NoFormer(of.clone()))?;
                 // One that cannot be read is reported later.
                 let record = folder.record(state.current).unwrap_or_default();
                 no_clash(&bundles, &of, &record.pins())?;
@@ -505,6 +507,7 @@ mod tests {
             },
             current: Record::default(),
             previous: None,
+            before_previous: None,
         };
         let all = |of: &[(&str, u64)]| -> All {
             let of = of.iter();
@@ -522,25 +525,102 @@ mod tests {
         assert_eq!(bundles.busy.keys().collect::<Vec<_>>(), ["full"]);
     }
 
+    /// What is written for a generation on trial, step by step.
+    type Write = Box<dyn Fn(&Folder)>;
+
+    /// A generation with an image and a file of its own.
+    fn write(folder: &Folder, number: u64) {
+        let record = Record {
+            images: vec![disk::Pinned {
+                id: format!("sha256:{number}"),
+                names: Vec::new(),
+            }],
+            files: vec!["a.yaml".to_owned()],
+            ..Record::default()
+        };
+        let file = crate::images::BundleFile {
+            name: "a.yaml".to_owned(),
+            text: number.to_string(),
+        };
+        assert_eq!(folder.write(None, &record, &[file]).unwrap(), number);
+    }
+
     #[test]
-    fn a_rollback_exchanges_the_generations_and_ends_a_trial() {
-        let state = |current, previous| State {
-            current,
-            previous,
+    fn a_power_cut_during_a_trial_leaves_each_generation_that_is_kept_and_its_images() {
+        let dir = std::env::temp_dir().join(format!("coracle-trial-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        let images = ImageStore::open(&dir.join("images")).unwrap();
+        let bundles = dir.join("bundles");
+        let folder = Folder::of(&bundles, "site");
+        let before = State {
+            current: 2,
+            previous: Some(1),
             ..State::default()
         };
-        let trial = State {
-            trial: Some(crate::plan::bundle::Trial::new(1000, "boot", Time(0))),
-            ..state(2, Some(1))
+        let trial = crate::plan::bundle::Trial::new(1000, "boot", Time(0));
+        let applied = State::applied(Some(before.clone()), 3, Some(trial));
+        let failed = applied.clone().failed(disk::Failed {
+            generation: 3,
+            digest: String::new(),
+            why: String::new(),
+        });
+        let commit = |state: &State| -> Write {
+            let state = state.clone();
+            Box::new(move |folder| folder.commit(&state).unwrap())
         };
-        assert_eq!(rolled_back("a", Some(trial)).unwrap(), state(1, Some(2)));
-        assert!(matches!(
-            rolled_back("a", Some(state(1, None))),
-            Err(ChangeError::NoFormer(_))
-        ));
-        assert!(matches!(
-            rolled_back("a", None),
-            Err(ChangeError::Missing(_))
-        ));
+        let clean = |state: &State| -> Write {
+            let state = state.clone();
+            Box::new(move |folder| folder.clean(&state).unwrap())
+        };
+        // Removal is no single step: a part of the directory may be left.
+        let half = |gone: u64| -> Write {
+            Box::new(move |folder| {
+                std::fs::remove_dir_all(folder.manifests(gone)).unwrap();
+            })
+        };
+        for (end, gone, kept) in [
+            (applied.clone().passed(), 1, vec![3, 2]),
+            (failed, 3, vec![2, 1]),
+        ] {
+            let steps: [(Write, &[u64]); 8] = [
+                (Box::new(|_| {}), &[2, 1]),
+                (Box::new(|folder| write(folder, 3)), &[2, 1]),
+                (commit(&applied), &[3, 2, 1]),
+                (clean(&applied), &[3, 2, 1]),
+                // What has been spent of its time.
+                (commit(&applied), &[3, 2, 1]),
+                (commit(&end), &kept),
+                (half(gone), &kept),
+                (clean(&end), &kept),
+            ];
+            for cut in 0..steps.len() {
+                let _ = std::fs::remove_dir_all(&bundles);
+                write(&folder, 1);
+                write(&folder, 2);
+                folder.commit(&before).unwrap();
+                for (step, _) in &steps[..=cut] {
+                    step(&folder);
+                }
+                // The next start.
+                remove_leftovers(&bundles);
+                let all = load(&bundles, &images);
+                let state = &all["site"].state;
+                let expected = steps[cut].1;
+                assert_eq!(state.kept().collect::<Vec<_>>(), expected, "{cut}");
+                for number in 1..=3 {
+                    assert_eq!(folder.has(number), expected.contains(&number), "{cut}");
+                }
+                for number in expected {
+                    assert_eq!(folder.files(*number).unwrap()[0].text, number.to_string());
+                }
+                let known = Bundles {
+                    all,
+                    ..Bundles::default()
+                };
+                let ids = expected.iter().map(|number| format!("sha256:{number}"));
+                assert_eq!(known.images().collect::<Vec<_>>(), ids.collect::<Vec<_>>());
+            }
+        }
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -190,11 +190,15 @@ fn held(bundles: &Path, images: &ImageStore) -> io::Result<Held> {
             continue;
         };
         let state = known.state;
-        // Generations are numbered as they come: a rollback made a newer one the former.
-        let undone = known
-            .previous
-            .filter(|_| state.previous > Some(state.current));
-        held.declined.extend(undone.map(|record| record.digest));
+        // Generations are numbered as they come: a rollback made a newer one the former. It is still that if what came
+        // after it fails its trial.
+        let undone = [
+            (Some(state.current), state.previous, known.previous),
+            (state.previous, state.before_previous, known.before_previous),
+        ];
+        let undone = undone.into_iter().filter(|(one, former, _)| former > one);
+        let digests = undone.filter_map(|(_, _, record)| Some(record?.digest));
+        held.declined.extend(digests);
         held.declined
             .extend(state.failed.map(|failed| failed.digest));
         // They may have been removed by force, or damaged.
@@ -246,6 +250,8 @@ mod tests {
     use super::super::disk::{Pinned, Record, State};
     use super::*;
     use crate::images::sample::Room;
+    use crate::plan::bundle::Trial;
+    use crate::types::Time;
 
     #[test]
     fn a_bundle_in_force_is_incomplete_without_one_of_its_images() {
@@ -277,5 +283,38 @@ mod tests {
         assert_eq!(damaged.incomplete, damaged.in_force);
         room.import(&archive).unwrap();
         assert_eq!(held(&bundles, &images).unwrap(), whole);
+    }
+
+    #[test]
+    fn what_was_rolled_back_by_hand_is_declined_also_during_the_next_trial() {
+        let dir = std::env::temp_dir().join(format!("coracle-declined-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        let images = ImageStore::open(&dir.join("images")).unwrap();
+        let bundles = dir.join("bundles");
+        let folder = Folder::of(&bundles, "site");
+        for number in 1..=3 {
+            let record = Record {
+                digest: number.to_string(),
+                ..Record::default()
+            };
+            folder.write(None, &record, &[]).unwrap();
+        }
+        let declined = |state: &State| {
+            folder.commit(state).unwrap();
+            let held = held(&bundles, &images).unwrap();
+            held.declined.into_iter().collect::<Vec<_>>()
+        };
+        let trial = || Some(Trial::new(1000, "boot", Time(0)));
+        let applied = State::applied(None, 1, None);
+        let second = State::applied(Some(applied), 2, None);
+        assert_eq!(declined(&second), [""; 0]);
+        let third = State::applied(Some(second.clone()), 3, trial());
+        assert_eq!(declined(&third), [""; 0]);
+        let back = second.rolled_back().unwrap();
+        assert_eq!(declined(&back), ["2"]);
+        let third = State::applied(Some(back), 3, trial());
+        assert_eq!(declined(&third), ["2"], "the trial may lead back there");
+        assert_eq!(declined(&third.passed()), [""; 0]);
+        fs::remove_dir_all(dir).unwrap();
     }
 }

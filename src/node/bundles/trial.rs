@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 
 use super::apply::{self, ApplyError};
 use super::disk::{Failed, Folder, State};
-use super::{ChangeError, Known, rolled_back};
+use super::{ChangeError, Known};
 use crate::node::{Node, now, spawn};
-use crate::plan::bundle::{self, Trial, Verdict};
+use crate::plan::bundle::{self, Verdict};
 use crate::spec::Reason;
 
 /// A verdict that could not be carried out is tried again after this long.
@@ -98,22 +98,29 @@ impl Node {
     fn carry_out(&mut self, name: String, generation: u64, verdict: Verdict) {
         match verdict {
             Verdict::Wait(_) => {}
-            Verdict::Record(trial) => self.set_trial(name, generation, Some(trial)),
+            Verdict::Record(trial) => self.change_trial(name, generation, |state| State {
+                trial: Some(trial),
+                ..state
+            }),
             Verdict::Passed => {
                 tracing::info!("bundle {name}: all pods of generation {generation} are ready");
-                self.set_trial(name, generation, None);
+                self.change_trial(name, generation, State::passed);
             }
             Verdict::Failed { why } => self.fail(name, generation, why),
         }
     }
 
-    fn set_trial(&self, name: String, generation: u64, trial: Option<Trial>) {
+    fn change_trial(
+        &self,
+        name: String,
+        generation: u64,
+        change: impl FnOnce(State) -> State + Send + 'static,
+    ) {
         let tools = self.tools.clone();
         spawn(async move {
             let of = name.clone();
             let changed = tools.change_bundle_now(&name, move |_, state| {
-                let state = of_generation(&of, generation, state)?;
-                Ok(State { trial, ..state })
+                Ok(change(of_generation(&of, generation, state)?))
             });
             match changed.await {
                 Ok(_) | Err(ChangeError::Busy(_)) => {}
@@ -147,26 +154,14 @@ impl Node {
                 None => Ok(Vec::new()),
             };
             let of = name.clone();
-            let changed = tools.change_bundle_now(&name, move |_, state| {
+            let changed = tools.change_bundle_now(&name, move |folder, state| {
                 let state = of_generation(&of, generation, state)?;
-                let failed = Some(Failed {
+                let failed = Failed {
                     generation,
                     digest,
                     why,
-                });
-                match state.former() {
-                    // A rollback by hand must not bring the failed one back.
-                    Some(_) => Ok(State {
-                        failed,
-                        previous: None,
-                        ..rolled_back(&of, Some(state))?
-                    }),
-                    None => Ok(State {
-                        failed,
-                        trial: None,
-                        ..state
-                    }),
-                }
+                };
+                Ok(without_missing(folder, state.failed(failed)))
             });
             match changed.await {
                 Ok(state) => say_left_out(&name, state.current, left_out),
@@ -189,11 +184,60 @@ fn say_left_out(name: &str, generation: u64, left_out: Result<Vec<String>, Apply
     }
 }
 
+/// The state without a former generation that is not there: an agent of the version before removes the third one.
+fn without_missing(folder: &Folder, state: State) -> State {
+    State {
+        previous: state.previous.filter(|former| folder.has(*former)),
+        ..state
+    }
+}
+
 /// The state, if that generation is on trial still.
 fn of_generation(name: &str, generation: u64, state: Option<State>) -> Result<State, ChangeError> {
     let state = state.ok_or_else(|| ChangeError::Missing(name.to_owned()))?;
     match state.current == generation && state.trial.is_some() {
         true => Ok(state),
         false => Err(ChangeError::Changed(name.to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::disk::Record;
+    use super::*;
+
+    /// The version before knows neither the third generation nor that it is to stay.
+    #[test]
+    fn a_third_generation_that_an_older_agent_removed_is_not_brought_back() {
+        let dir = std::env::temp_dir().join(format!("coracle-third-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        let folder = Folder::of(&dir, "site");
+        for _ in 1..=3 {
+            folder.write(None, &Record::default(), &[]).unwrap();
+        }
+        let text = r#"{"current": 3, "previous": 2, "failed": null, "trial":
+            {"withinMs": 1000, "spentMs": 0, "boot": "b", "at": 0}}"#;
+        std::fs::write(dir.join("site/state.json"), text).unwrap();
+        let state = folder.state().unwrap().unwrap();
+        assert_eq!((state.previous, state.before_previous), (Some(2), None));
+        let state = State {
+            before_previous: Some(1),
+            ..state
+        };
+        folder.commit(&state).unwrap();
+        assert_eq!(folder.state().unwrap(), Some(state.clone()));
+        let failed = || {
+            let failed = Failed {
+                generation: 3,
+                digest: String::new(),
+                why: String::new(),
+            };
+            let state = without_missing(&folder, state.clone().failed(failed));
+            (state.current, state.previous)
+        };
+        assert_eq!(failed(), (2, Some(1)));
+        std::fs::remove_dir_all(dir.join("site/1")).unwrap();
+        assert_eq!(failed(), (2, None));
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 }
