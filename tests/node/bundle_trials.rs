@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::bundle_generations::MOVING;
-use super::bundles::Site;
+use super::bundles::{Site, pod, versioned};
 use super::registry::Registry;
 use super::*;
 
@@ -95,4 +95,76 @@ fn a_generation_that_fails_its_trial_leaves_the_two_that_there_were() {
 #[test]
 fn an_agent_that_is_killed_during_a_trial_keeps_three_generations() {
     a_bad_generation_costs_none_of_the_former_ones(true);
+}
+
+/// How long the trial is that the node interrupts.
+const WITHIN: Duration = Duration::from_secs(8);
+
+/// A trial during which the node keeps its pods down for longer than it may take, and lets them run again. The agent may
+/// be killed meanwhile.
+fn the_node_keeps_pods_down(begin: &[&[&str]], end: &[&str], kill: bool) {
+    let site = Site::new();
+    let probe = "    readinessProbe: {exec: {command: [test, -e, /ok]}, periodSeconds: 1}\n";
+    let slow = versioned("web", "2", SLEEP) + probe;
+    let registry = Registry::start(&site.agent);
+    site.bundle("good", &[("web.yaml", pod("web", "1"))], &[]);
+    site.bundle("slow", &[("web.yaml", slow)], &[]);
+    drop(registry);
+    let agent = &site.agent;
+    site.apply_ok("good", &[]);
+    site.wait_version("web", "1");
+    let within = format!("{}s", WITHIN.as_secs());
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| site.apply("slow", &["--ready-within", &within]));
+        site.wait_version("web", "2");
+        for args in begin {
+            agent.ok(args);
+        }
+        let state = agent.root.join("root/bundles/site/state.json");
+        let deadline = Instant::now() + PATIENCE;
+        while !fs::read_to_string(&state)
+            .expect("a state")
+            .contains("\"rests\": true")
+        {
+            assert!(Instant::now() < deadline, "{}", agent.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        // The time itself is what must not count.
+        std::thread::sleep(WITHIN / 2);
+        if kill {
+            agent.kill_and_restart();
+        }
+        std::thread::sleep(WITHIN);
+        let bundle = &site.ls()[0];
+        assert!(!bundle["trial"].is_null(), "{bundle}\n{}", agent.log());
+        agent.ok(end);
+        site.wait_version("web", "2");
+        agent.ok(&["exec", "web", "--", "touch", "/ok"]);
+        let ended = site.wait_bundle(|bundle| bundle["trial"].is_null());
+        assert_eq!(kept(&ended), [2, 1], "{ended}\n{}", agent.log());
+        assert_eq!(ended["failed"], Value::Null, "{ended}");
+        let waited = waits.join().expect("the client ends");
+        assert_eq!(waited.status.success(), !kill, "{waited:?}");
+    });
+}
+
+#[test]
+fn a_drain_during_a_trial_takes_no_time_of_it() {
+    the_node_keeps_pods_down(&[&["drain"]], &["uncordon"], false);
+}
+
+#[test]
+fn a_drain_over_an_agent_restart_takes_no_time_of_a_trial() {
+    the_node_keeps_pods_down(&[&["drain"]], &["uncordon"], true);
+}
+
+#[test]
+fn a_cordon_that_keeps_a_pod_away_takes_no_time_of_a_trial() {
+    let begin: [&[&str]; 2] = [&["cordon"], &["delete", "pod", "web"]];
+    the_node_keeps_pods_down(&begin, &["uncordon"], false);
+}
+
+#[test]
+fn a_shutdown_that_is_cancelled_takes_no_time_of_a_trial() {
+    the_node_keeps_pods_down(&[&["shutdown"]], &["shutdown", "--cancel"], false);
 }
