@@ -186,6 +186,7 @@ impl NodeState {
         };
         self.network_changes += 1;
         let turn: Vec<_> = leaving(self).map(|pod| pod.spec.uid.clone()).collect();
+        self.rollouts_drained(&turn);
         for uid in turn {
             if let Some(pod) = self.pods.get_mut(&uid) {
                 send_away(pod, grace_ms, now);

@@ -1,11 +1,12 @@
 //! Documents and pods that the node keeps down: while it shuts down, or because its cordon refuses them. That time does
 //! not count for a rollout or a trial, which has its whole time again once the pods may run, as after `coracle start`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::revisions::{Histories, Subject};
 use super::stage::Stage;
 use super::{NodeState, Progress, Stamp, Time};
+use crate::spec::{PodUid, WorkloadKey};
 use crate::types::Gather;
 
 impl Progress {
@@ -42,6 +43,18 @@ impl Histories {
 }
 
 impl NodeState {
+    /// A drain stops these pods. Of a rollout that it interrupts, the pods of the last good template come back first, as
+    /// after a reboot.
+    pub(in crate::plan) fn rollouts_drained(&mut self, pods: &[PodUid]) {
+        let going = pods.iter().filter_map(|uid| self.pods.get(uid));
+        let of: BTreeSet<&WorkloadKey> =
+            going.filter_map(|pod| pod.spec.workload.as_ref()).gather();
+        for key in of {
+            self.workloads.histories.resume(key);
+        }
+        self.workloads_due();
+    }
+
     /// The turn of all documents while the node shuts down: their pods are counted, and nothing else.
     pub(super) fn count_while_down(&mut self, now: Stamp) {
         let mut workloads = std::mem::take(&mut self.workloads);

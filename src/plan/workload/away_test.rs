@@ -208,3 +208,66 @@ fn the_status_of_a_document_follows_its_pods_while_the_node_shuts_down() {
     assert_eq!(shown(&node), (Some(2), Some("True".into())));
     assert!(node.world.state.pods.keys().eq(&pods));
 }
+
+/// A rollout that has reached one pod, which does not work.
+fn halfway(kind: &str, more: &str) -> Machine {
+    let mut node = Machine::new(&document(kind, 'a', 3, more));
+    node.settle('a');
+    if kind == "StatefulSet" {
+        let pods = &node.world.state.pods;
+        let last = pods.values().find(|pod| &*pod.spec.key.name == "web-2");
+        let last = last.unwrap().spec.uid.clone();
+        node.world.set_pod_ready(&last, false);
+    }
+    node.save(&document(kind, 'b', 3, more));
+    node
+}
+
+#[test]
+fn a_drain_in_a_rollout_costs_no_good_pod() {
+    let set = |order: &str, partition: u32| {
+        format!(
+            "  podManagementPolicy: {order}\n  updateStrategy: {{rollingUpdate: {{partition: {partition}}}}}\n"
+        )
+    };
+    for (kind, more, before) in [
+        ("Deployment", String::new(), "a a a B"),
+        ("StatefulSet", set("OrderedReady", 0), "a a B"),
+        ("StatefulSet", set("Parallel", 0), "a a B"),
+        ("StatefulSet", set("Parallel", 1), "a a B"),
+    ] {
+        for meanwhile in ["", "a", "r", "ra", "ara", "raar"] {
+            // The file is read again before the first pod is gone, or after the last one.
+            for late in [false, true] {
+                let what = format!("{kind} {more} {meanwhile} {late}");
+                let mut node = halfway(kind, &more);
+                assert_eq!(node.world.shown(), before, "{what}");
+                (DOWN[0].begin)(&mut node.world);
+                if !late {
+                    node.look();
+                }
+                for _ in 0..4 {
+                    node.world.gone();
+                }
+                node.pass(1_000);
+                for restart in meanwhile.chars() {
+                    match restart {
+                        'a' => node.restart_agent(),
+                        _ => node.reboot(),
+                    }
+                    node.pass(10 * DEADLINE_MS);
+                }
+                let held = node.world.shown();
+                assert!(!held.contains(['A', 'B']), "{what}: {held}");
+                (DOWN[0].end)(&mut node.world);
+                node.look();
+                node.settle('a');
+                assert_eq!(node.world.shown(), before, "{what}: {held}");
+                node.settle('b');
+                node.settle('b');
+                let done = node.world.shown();
+                assert!(done.ends_with("b b"), "{what}: {done}");
+            }
+        }
+    }
+}

@@ -142,7 +142,7 @@ impl Machine {
             .with_histories(histories);
         self.world.state = NodeState {
             workloads,
-            pods: before.state.pods,
+            pods: before.let_in(),
             incarnations: before.state.incarnations,
             cordon: before.state.cordon,
             shutdown: before.state.shutdown,

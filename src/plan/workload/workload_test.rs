@@ -310,6 +310,13 @@ impl World {
         shown.join(" ")
     }
 
+    /// The pods that an agent restart leaves: held ones have no folder.
+    pub(super) fn let_in(&self) -> BTreeMap<PodUid, crate::plan::PodState> {
+        let mut pods = self.state.pods.clone();
+        pods.retain(|_, pod| pod.hold().is_none());
+        pods
+    }
+
     pub(super) fn live(&self) -> usize {
         let live = self.state.pods.values().filter(|p| p.stopping().is_none());
         live.count()

@@ -27,27 +27,33 @@ impl Stage<'_> {
         self.new.len().saturating_sub(serving.count())
     }
 
-    /// Whether the pods of an interrupted rollout are back, or took too long.
+    /// Whether the pods of an interrupted rollout are back, or took too long. Those that the node keeps down are not: an
+    /// agent restart forgets held pods, and only a document that has not gone on brings them back then.
     pub(in crate::plan::workload) fn goes_on(&self, progress: &Progress) -> bool {
         let here = match self.workload.update {
             Update::Rolling { .. } => progress.figures.updated as usize >= self.missing(),
             Update::Recreate | Update::InPlace { .. } | Update::OnDelete => self.is_back(),
         };
-        !self.stopped && (here || progress.failed)
+        !self.stopped && !self.kept_away && (here || progress.failed)
     }
 
-    /// Whether all pods of the good template that come back are there. Those of a StatefulSet must be available: the file's
-    /// template reaches pods that do not work first.
+    /// Whether all pods of the good template that come back are there. Those that the file's template reaches by itself
+    /// must be available: it reaches pods that do not work first.
     fn is_back(&self) -> bool {
-        let by_hand = self.resumed.as_ref().is_some_and(|halfway| halfway.by_hand);
-        let any = by_hand || self.workload.key.kind != WorkloadKind::StatefulSet;
         let back = |new: &New<'_>| {
             let here = new.here.as_ref().filter(|_| new.stays());
             let own = here.filter(|here| !here.outdated);
-            own.is_some_and(|here| any || self.is_available(here.ready))
+            own.is_some_and(|here| !self.is_reached(new) || self.is_available(here.ready))
         };
         let mut coming = self.new.iter().filter(|new| !self.was_updated(new));
         self.elsewhere || coming.all(back)
+    }
+
+    /// Whether the file's template reaches this pod of a StatefulSet without a person.
+    fn is_reached(&self, new: &New<'_>) -> bool {
+        let in_place = matches!(self.workload.update, Update::InPlace { .. });
+        let is_set = self.workload.key.kind == WorkloadKind::StatefulSet;
+        in_place && is_set && ordinal(new.wanted) >= self.partition()
     }
 
     /// Whether pods that start in order come after one that has the file's template.
@@ -59,8 +65,11 @@ impl Stage<'_> {
 
     /// How long it may take without progress, in milliseconds.
     pub(in crate::plan::workload) fn deadline_ms(&self, cordoned: bool) -> Option<u64> {
-        // Such a rollout waits for a person, however long that takes, unless its pods wait for one that it keeps away.
-        let by_hand = |halfway: &Halfway| halfway.by_hand && !self.waits_for_updated();
+        // Such a rollout waits for a person, however long that takes, unless its pods wait for one that it keeps away, or
+        // it has not reached all that it reaches by itself.
+        let mut coming = self.new.iter().filter(|new| !self.was_updated(new));
+        let on_its_way = self.waits_for_updated() || coming.any(|new| self.is_reached(new));
+        let by_hand = |halfway: &Halfway| halfway.by_hand && !on_its_way;
         let resumed = self.resumed.as_ref();
         let ends = resumed.is_some_and(|halfway| !by_hand(halfway)) && !cordoned;
         let own = self.workload.progress_deadline_ms;
@@ -106,13 +115,22 @@ impl Stage<'_> {
         numbers.filter(|number| *number < self.partition())
     }
 
-    /// Whether the good template of an interrupted rollout is in force, and this pod had the file's before, or has it.
+    /// Whether the good template of an interrupted rollout is in force, and this pod had the file's before, or has it. One
+    /// that is held has not run with it.
     pub(super) fn was_updated(&self, new: &New<'_>) -> bool {
         let resumed = self.resumed.as_ref();
-        let has = |here: &Here<'_>| here.pod.wanted().revision() == Some(&*self.workload.written);
+        let written = Some(&*self.workload.written);
+        let has =
+            |here: &Here<'_>| here.pod.hold().is_none() && here.pod.wanted().revision() == written;
         resumed.is_some_and(|halfway| {
             halfway.updated.contains(&ordinal(new.wanted)) || new.here.as_ref().is_some_and(has)
         })
+    }
+
+    /// Whether this pod was held with the file's template before the good one was in force, and has not run with it.
+    pub(super) fn comes_back_held(&self, new: &New<'_>, here: &Here<'_>) -> bool {
+        let is_held = here.outdated && here.pod.hold().is_some();
+        is_held && self.resumed.is_some() && !self.was_updated(new)
     }
 
     /// The ordinals of pods that have the current template and were let in: they may write.

@@ -338,6 +338,7 @@ impl<'s> Stage<'s> {
                 // It comes with the file's template.
                 _ if self.was_updated(new) && !new.stays() => continue,
                 None if self.awaited.contains(&number) => {}
+                Some(here) if self.comes_back_held(new, here) => wanted.push(new.wanted),
                 // Below the partition one comes back as it was.
                 Some(here) if here.outdated && (!goes(here) || number < self.partition()) => {
                     wanted.push(match update.contains(&number) {
