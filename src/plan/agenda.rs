@@ -280,7 +280,7 @@ fn health(state: &NodeState, event: &Event) -> Option<Vec<Option<[bool; 4]>>> {
     let all = pod.containers.iter();
     let all = all.map(|c| c.run.running());
     let health = |run: &Running| {
-        let unproved = run.tracks.readiness.unproved;
+        let unproved = run.tracks.unproved();
         [run.started, run.ready, unproved, run.kill.is_some()]
     };
     Some(all.map(|run| run.map(health)).collect())

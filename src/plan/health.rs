@@ -11,9 +11,12 @@ pub struct Health {
     pub started: bool,
     /// It has passed its readiness probe, if it has one.
     pub ready: bool,
-    /// Its readiness probe was edited, and has not succeeded since.
+    /// Its readiness or liveness probe was edited, and has not succeeded since.
     #[serde(default)]
     pub unproved: bool,
+    /// When an edited probe succeeded first.
+    #[serde(default)]
+    pub proved: Option<Time>,
     /// Recent outcomes to the contrary, not often enough to count.
     #[serde(default)]
     pub streaks: Streaks,

@@ -122,6 +122,8 @@ pub struct Tracks {
     pub readiness: Track,
     /// Once it has a result, it does not run again until the next run.
     pub startup: Track,
+    /// When an edited one succeeded first.
+    pub proved: Option<Time>,
 }
 
 impl Tracks {
@@ -135,6 +137,7 @@ impl Tracks {
             liveness: track(&probes.liveness),
             readiness: track(&probes.readiness),
             startup: track(&probes.startup),
+            proved: None,
         }
     }
 
@@ -155,10 +158,17 @@ impl Tracks {
         tracks.startup.result = (probes.startup.is_some() && known.started).then_some(true);
         tracks.readiness.result = (probes.readiness.is_some() && known.ready).then_some(true);
         tracks.readiness.unproved = probes.readiness.is_some() && known.unproved;
+        tracks.liveness.unproved = probes.liveness.is_some() && known.unproved;
+        tracks.proved = known.proved;
         tracks.startup.resume(firsts.startup, streaks.startup);
         tracks.liveness.resume(firsts.liveness, streaks.liveness);
         tracks.readiness.resume(firsts.readiness, streaks.readiness);
         tracks
+    }
+
+    /// Whether a probe that goes on was edited, and has not succeeded since.
+    pub(super) fn unproved(&self) -> bool {
+        self.readiness.unproved || self.liveness.unproved
     }
 
     /// What is saved of the counts for an agent restart. It stays the same as long as all is as usual.
@@ -229,10 +239,16 @@ pub(super) fn is_ready(spec: &ContainerSpec, run: &Running) -> bool {
     has_started(spec, run) && passed
 }
 
-/// Whether the pod is ready only because it was before an edit of a readiness probe.
+/// Whether the pod is well only because it was before an edit of a readiness or liveness probe.
 pub(super) fn is_unproved(pod: &PodState) -> bool {
     let runs = pod.containers.iter().filter_map(|c| c.run.running());
-    runs.into_iter().any(|run| run.tracks.readiness.unproved)
+    runs.into_iter().any(|run| run.tracks.unproved())
+}
+
+/// When an edited probe of the pod succeeded first, if one was edited in its present run.
+pub(super) fn proved_at(pod: &PodState) -> Option<Time> {
+    let runs = pod.containers.iter().filter_map(|c| c.run.running());
+    runs.filter_map(|run| run.tracks.proved).max()
 }
 
 /// The probe for whose failure this container is killed.
@@ -331,7 +347,7 @@ pub(super) fn edited(c: &mut ContainerState, specs: (&ContainerSpec, &ContainerS
             next: probe.map_or(now, |p| run.began.time.plus(p.initial_delay_ms).max(now)),
             in_flight: track.in_flight,
             outdated: track.in_flight,
-            unproved: well && probe.is_some(),
+            unproved: probe.is_some() && (well || kind == ProbeKind::Liveness && had_started),
             result: if well { Some(true) } else { track.result },
             ..Track::default()
         };
@@ -408,7 +424,14 @@ pub(super) fn done(
         }
     };
     track.errors = 0;
+    let unproved = track.unproved;
     count(track, &probe, kind, well);
+    let proved = unproved && !track.unproved && well;
+    if let Some(container) = pod.container_mut(&instance.container)
+        && let Some(run) = container.run.running_mut().filter(|_| proved)
+    {
+        run.tracks.proved = Some(now);
+    }
     if let Some(said) = said {
         emit(pod, instance, said, out);
     }

@@ -28,7 +28,8 @@ impl ContainerState {
             of: Health {
                 started: run.started,
                 ready: run.ready,
-                unproved: run.tracks.readiness.unproved,
+                unproved: run.tracks.unproved(),
+                proved: run.tracks.proved,
                 streaks: run.tracks.streaks(),
                 firsts: run.tracks.firsts(),
             },

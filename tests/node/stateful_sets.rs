@@ -234,3 +234,61 @@ fn pods_below_the_partition_keep_their_template_over_power_cuts() {
     wait(2);
     assert_eq!(written("web-0"), "old\n");
 }
+
+#[test]
+fn a_probe_that_fails_takes_one_pod_out_of_service() {
+    let agent = agent();
+    let text = |more: &str, probe: &str| {
+        let spec = format!("  replicas: 3\n{more}");
+        document("StatefulSet", "web", SLEEP, &spec, probe)
+    };
+    let updated = |updated: u64, ready: u64| {
+        wait_status(&agent, "statefulsets", "web", |status| {
+            status["updatedReplicas"].as_u64().unwrap_or(0) == updated
+                && status["readyReplicas"].as_u64().unwrap_or(0) == ready
+        })
+    };
+    let probed = || -> Vec<String> {
+        let list = agent.ok(&["get", "pods", "-l", "app=web", "-o", "json"]);
+        let list: Value = serde_json::from_str(&list).expect("JSON");
+        let pods = list["items"].as_array().expect("a list").iter();
+        let probed = pods.filter(|pod| !pod["spec"]["containers"][0]["readinessProbe"].is_null());
+        probed
+            .map(|pod| pod["metadata"]["name"].as_str().expect("a name").to_owned())
+            .collect()
+    };
+    let first = |agent: &super::common::Agent| {
+        agent.ok(&["get", "pods", "-o", "jsonpath={.items[*].metadata.uid}"])
+    };
+    agent.write("web.yaml", &text("", ""));
+    updated(3, 3);
+    let before = first(&agent);
+    let probe = |command: &str| {
+        format!(
+            "        readinessProbe: {{exec: {{command: [{command}]}}, periodSeconds: 1, failureThreshold: 1}}\n"
+        )
+    };
+    // One that nothing passes.
+    agent.write("web.yaml", &text("", &probe("\"false\"")));
+    updated(1, 2);
+    for _ in 0..2 {
+        agent.ok(&[
+            "wait",
+            "pod/web-2",
+            "--for=condition=Ready=false",
+            "--timeout=1m",
+        ]);
+        assert_eq!(probed(), ["web-2"]);
+        agent.kill_and_restart();
+        updated(1, 2);
+    }
+    // Another one that they pass: all get it, but for those below the partition.
+    let more = "  updateStrategy: {rollingUpdate: {partition: 1}}\n";
+    agent.write("web.yaml", &text(more, &probe("\"true\"")));
+    updated(2, 3);
+    assert_eq!(probed(), ["web-1", "web-2"]);
+    agent.write("web.yaml", &text("", &probe("\"true\"")));
+    updated(3, 3);
+    assert_eq!(probed().len(), 3);
+    assert_eq!(first(&agent), before);
+}

@@ -148,13 +148,14 @@ fn of_job(pod: &PodSpec) -> Option<&WorkloadKey> {
     (key.kind == WorkloadKind::Job).then_some(key)
 }
 
-/// Since when a pod is ready.
+/// Since when a pod is ready; by the probes that it has now.
 fn ready_since(pod: &PodState) -> Option<Time> {
-    pod.flags.ready_at.filter(|_| is_ready(pod))
+    let since = pod.flags.ready_at.filter(|_| is_ready(pod))?;
+    Some(probe::proved_at(pod).map_or(since, |proved| since.max(proved)))
 }
 
 /// A terminating pod is not ready, although its containers still run; nor is one that still runs another image, or whose
-/// readiness probe was edited and has not succeeded since.
+/// readiness or liveness probe was edited and has not succeeded since.
 fn is_ready(pod: &PodState) -> bool {
     let goes_on = pod.stopping().is_none() && pod.verdict.is_none();
     pod.flags.ready.yes && goes_on && !bundle::outdated(pod) && !probe::is_unproved(pod)

@@ -1,6 +1,9 @@
 //! StatefulSets: the order of their pods.
 
 use super::*;
+use crate::plan::PodState;
+use crate::plan::event::ProbeOutcome;
+use crate::spec::ProbeKind;
 
 #[test]
 fn a_stateful_set_starts_and_stops_in_order() {
@@ -117,4 +120,74 @@ fn a_stateful_set_may_be_updated_several_pods_at_a_time_and_broken_ones_first() 
     assert_eq!(images(&world), "a b b");
     world.set_ready('b', true);
     assert_eq!(images(&world), "b b b");
+}
+
+/// The names of the pods whose container has this probe.
+fn probed(world: &World, field: &str) -> Vec<String> {
+    let pods = world.state.pods.values();
+    let has = |pod: &&PodState| {
+        let pod = serde_json::to_value(pod.wanted().manifest.pod()).unwrap();
+        !pod["spec"]["containers"][0][field].is_null()
+    };
+    let mut names: Vec<_> = pods
+        .filter(has)
+        .map(|pod| pod.spec.key.name.to_string())
+        .collect();
+    names.sort();
+    names
+}
+
+/// This probe of a pod has run.
+fn probe_done(world: &mut World, name: &str, probe: ProbeKind, well: bool) {
+    let mut pods = world.state.pods.values();
+    let pod = pods.find(|pod| &*pod.spec.key.name == name).unwrap();
+    let run = pod.containers[0].run.running().unwrap();
+    let instance = pod.instance("main", run.attempt);
+    let outcome = match well {
+        true => ProbeOutcome::Success,
+        false => ProbeOutcome::Failure(String::new()),
+    };
+    for fact in [
+        RunFact::ProbeStarted(probe),
+        RunFact::ProbeDone { probe, outcome },
+    ] {
+        world.tell(Event::Run {
+            instance: instance.clone(),
+            fact,
+        });
+    }
+}
+
+#[test]
+fn a_probe_reaches_one_pod_after_the_other() {
+    for (field, kind) in [
+        ("readinessProbe", ProbeKind::Readiness),
+        ("livenessProbe", ProbeKind::Liveness),
+    ] {
+        let text = document("StatefulSet", 'a', 3, "  minReadySeconds: 30\n");
+        let mut world = World::new();
+        world.read(&text);
+        for _ in 0..3 {
+            world.set_ready('a', true);
+            world.pass(30_000);
+        }
+        assert_eq!(world.shown(), "a a a");
+        world.pass(60_000);
+        let probe = format!("image: a, {field}: {{exec: {{command: [x]}}}}");
+        world.read(&text.replace("image: a", &probe));
+        assert_eq!(probed(&world, field), ["web-2"], "{field}");
+        world.pass(60_000);
+        assert_eq!(probed(&world, field), ["web-2"], "{field}");
+        probe_done(&mut world, "web-2", kind, true);
+        // It counts once it has been well for long enough.
+        world.pass(29_999);
+        assert_eq!(probed(&world, field), ["web-2"], "{field}");
+        world.pass(1);
+        assert_eq!(probed(&world, field), ["web-1", "web-2"], "{field}");
+        for _ in 0..3 {
+            probe_done(&mut world, "web-1", kind, false);
+        }
+        world.pass(60_000);
+        assert_eq!(probed(&world, field), ["web-1", "web-2"], "{field}");
+    }
 }
