@@ -173,9 +173,5 @@ fn shown(history: &History) -> Value {
         })
     });
     let revisions: Vec<Value> = revisions.collect();
-    let note = history
-        .instead
-        .as_ref()
-        .and_then(|instead| instead.note.as_ref());
-    json!({ "revisions": revisions, "note": note })
+    json!({ "revisions": revisions, "note": history.note() })
 }

@@ -233,6 +233,63 @@ fn former_pods_come_back_beside_a_broken_template_after_a_power_cut() {
 }
 
 #[test]
+fn former_pods_come_back_beside_what_a_client_rolls_out_after_a_power_cut() {
+    let agent = agent();
+    let text = |script: &str, deadline: &str| {
+        let spec = format!("  replicas: 2\n{deadline}");
+        document("Deployment", "web", script, &spec, "")
+    };
+    let soon = "  progressDeadlineSeconds: 4\n";
+    agent.write("web.yaml", &text("exit 1", soon));
+    wait_status(&agent, "deployments", "web", |status| {
+        status["updatedReplicas"] == 2
+    });
+    agent.write("web.yaml", &text(SLEEP, soon));
+    wait_rolled_out(&agent, "web", 2);
+    wait_good(&agent, "deployment/web");
+    let good = pods(&agent, "web");
+    // Back to what never worked.
+    agent.ok(&["rollout", "undo", "deployment/web"]);
+    wait_revision(&agent, 3);
+    let stands = |status: &Value| {
+        let reason = &status["conditions"][1]["reason"];
+        status["updatedReplicas"] == 1
+            && status["availableReplicas"] == 2
+            && reason == "ProgressDeadlineExceeded"
+    };
+    wait_status(&agent, "deployments", "web", stands);
+    for _ in 0..2 {
+        agent.power_cut();
+        agent.launch();
+        wait_status(&agent, "deployments", "web", stands);
+        assert!(pods(&agent, "web").is_superset(&good));
+        let files = agent.ok(&["get", "files", "-o", "wide"]);
+        let note =
+            "revision 2 was undone by a client; revision 3 is in force until the document changes";
+        assert!(files.contains(note), "{files}");
+    }
+    let history = agent.ok(&["rollout", "history", "deployment/web"]);
+    assert!(
+        history.contains("2         <none>\n3         <none>\n"),
+        "{history}"
+    );
+    // Any other text ends that. A restart that has had no time to begin goes on, too.
+    agent.write("web.yaml", &text(SLEEP, ""));
+    wait_rolled_out(&agent, "web", 2);
+    wait_good(&agent, "deployment/web");
+    assert_eq!(pods(&agent, "web"), good);
+    agent.ok(&["rollout", "restart", "deployment/web"]);
+    agent.power_cut();
+    agent.launch();
+    wait_status(&agent, "deployments", "web", |status| {
+        status["updatedReplicas"] == 1 && status["availableReplicas"] == 3
+    });
+    assert!(pods(&agent, "web").is_superset(&good));
+    wait_rolled_out(&agent, "web", 2);
+    assert!(pods(&agent, "web").is_disjoint(&good));
+}
+
+#[test]
 fn a_stateful_set_is_taken_back_in_place() {
     let agent = agent();
     let text = |script: &str| {

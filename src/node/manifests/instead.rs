@@ -175,6 +175,7 @@ fn former(
         [workload] if workload.key == own.key => {
             workload.written.clone_from(&own.written);
             workload.edition.clone_from(&own.edition);
+            workload.resumed = instead.cause == Cause::Resumed;
             workload.modified = own.modified;
             Ok(made)
         }

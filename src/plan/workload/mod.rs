@@ -8,6 +8,7 @@
 mod away;
 pub mod cron;
 mod images;
+mod instead;
 pub mod job;
 pub(super) mod notice;
 mod progress;
@@ -255,8 +256,7 @@ impl NodeState {
             let history = workloads.histories.of_workload(key);
             let history = history.filter(|history| history.trial.is_some());
             // What was progress before a reboot is none after it.
-            let is_in_force = workload.revision == workload.written;
-            let history = history.filter(|_| is_in_force && progress.best == (0, 0, 0));
+            let history = history.filter(|_| !workload.resumed && progress.best == (0, 0, 0));
             progress.best = history.map_or(progress.best, |history| history.best);
             workloads.progress.insert(key.clone(), progress);
         }
@@ -449,7 +449,7 @@ impl NodeState {
                 .filter_map(|pod| asked_pods.get(pod).copied())
                 .collect();
             let subject = Subject::Workload(key.clone());
-            let resumed = histories.is_resumed(&subject) && workload.revision != workload.written;
+            let resumed = histories.is_resumed(&subject) && workload.resumed;
             let halfway = histories.halfway(&subject).filter(|_| resumed);
             let mut stage = stage::Stage::of(self, workload, &new, halfway, now);
             if stage.lacks_former()

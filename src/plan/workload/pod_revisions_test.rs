@@ -44,7 +44,7 @@ fn the_edit_of_a_pod_that_fails_is_taken_back() {
             node.pass(1);
             node.settle('a');
             assert_eq!(node.world.shown(), "a", "{reboots}");
-            let note = "revision 2 was not ready within 120s: default/web (Running); what revision 1 said is in force until the \
+            let note = "revision 2 was not ready within 120s: default/web (Running); revision 3 is in force until the \
                         document changes";
             assert_eq!(node.note(), note);
             node.pass(10 * DEADLINE_MS);

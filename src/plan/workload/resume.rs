@@ -1,6 +1,6 @@
 //! Interrupted rollouts: a reboot or `coracle stop` ends all pods, or a rollout that stands still loses some of its former
-//! ones. The pods of the last good template come back first, then the file's template is rolled out beside them again.
-//! Otherwise a power cut would leave only a template that may not work.
+//! ones. The pods of the last good template come back first, then the new one is rolled out beside them again: the file's,
+//! or what a client put in force instead. Otherwise a power cut would leave only a template that may not work.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::Progress;
-use super::revisions::{Cause, Histories, History, Instead, Subject};
+use super::revisions::{Cause, Histories, History, Instead, Read, Subject};
 use crate::plan::Time;
 use crate::spec::{Workload, WorkloadKey, WorkloadKind};
 
@@ -33,7 +33,9 @@ pub(super) struct Resumed {
     /// What is in force until its pods are back.
     pub(super) instead: Instead,
     by_hand: bool,
-    /// The pods are back, and the file's own template is about to take effect again.
+    /// The template that is rolled out, if it had pods before.
+    to: Option<Arc<str>>,
+    /// The pods are back, and the new template is about to take effect again.
     pub(super) over: bool,
     /// The number of reads of the file in which `instead` had no effect.
     unheeded: u8,
@@ -44,8 +46,10 @@ pub(super) struct Resumed {
 pub(super) struct Halfway {
     /// The ordinals of a StatefulSet whose pods had a template after the good one.
     pub(super) updated: BTreeSet<u64>,
-    /// A person says when pods get the file's template: by deleting them, or by a smaller `partition`.
+    /// A person says when pods get the new template: by deleting them, or by a smaller `partition`.
     pub(super) by_hand: bool,
+    /// The new template, if it had pods before.
+    pub(super) to: Option<Arc<str>>,
 }
 
 impl Progress {
@@ -100,17 +104,11 @@ impl Histories {
         let subject = Subject::Workload(key.clone());
         let history = self.of(&subject);
         let interrupted = history.and_then(|history| interrupted(history, key.kind));
-        if let Some((instead, by_hand)) = interrupted {
+        if let Some(resumed) = interrupted {
             let before = self.resumed.get(&subject);
-            if before.is_some_and(|before| !before.over && before.instead == instead) {
+            if before.is_some_and(|before| !before.over && before.instead == resumed.instead) {
                 return;
             }
-            let resumed = Resumed {
-                instead,
-                by_hand,
-                over: false,
-                unheeded: 0,
-            };
             self.resumed.insert(subject, resumed);
             self.changes += 1;
         }
@@ -133,6 +131,7 @@ impl Histories {
         Some(Halfway {
             updated: self.updated(subject),
             by_hand: resumed.by_hand,
+            to: resumed.to.clone(),
         })
     }
 
@@ -147,7 +146,7 @@ impl Histories {
         !self.resumed.is_empty()
     }
 
-    /// The pods are back: the file's template takes effect again.
+    /// The pods are back: the new template takes effect again.
     pub(super) fn go_on(&mut self, subject: &Subject) {
         if let Some(resumed) = self.resumed.get_mut(subject).filter(|r| !r.over) {
             resumed.over = true;
@@ -155,25 +154,38 @@ impl Histories {
         }
     }
 
-    /// Notes that a document was read. `written`: the template in its file; `instead`: another one is in force. Returns
-    /// whether that is the good one, for now.
-    pub(super) fn resumes(&mut self, subject: &Subject, written: &Arc<str>, instead: bool) -> bool {
-        let Some(resumed) = self.resumed.get_mut(subject) else {
+    /// Notes that a document was read. Returns whether that changes nothing of its history: the good template is in force
+    /// for a while.
+    pub(super) fn resumes(&mut self, subject: &Subject, read: &Read<'_>) -> bool {
+        let in_force = read.resumed;
+        let (Some(resumed), Some(history)) =
+            (self.resumed.get_mut(subject), self.all.get_mut(subject))
+        else {
             return false;
         };
-        resumed.unheeded += u8::from(!instead);
-        let is_refused = resumed.unheeded > UNHEEDED;
-        let ends = resumed.instead.of != *written || is_refused || resumed.over && !instead;
-        if !ends {
-            return instead;
+        resumed.unheeded += u8::from(!in_force);
+        let undone = history.instead.as_deref();
+        let undone = undone.filter(|instead| instead.cause == Cause::Undone);
+        let ended = undone.is_some_and(|instead| instead.of != *read.edition);
+        // Then the file's own template is in force, neither the good nor the new one.
+        let neither = !in_force
+            && !resumed.over
+            && history.instead.is_some()
+            && history
+                .revisions
+                .last()
+                .is_some_and(|last| last.hash != *read.hash);
+        let same_file = resumed.instead.of == *read.written && !ended;
+        let is_refused = resumed.unheeded > UNHEEDED || neither && same_file;
+        if same_file && !is_refused && (in_force || !resumed.over) {
+            return in_force;
         }
+        // Another try would end the same way.
+        history.refused |= is_refused;
         self.resumed.remove(subject);
         self.changes += 1;
-        if let Some(history) = self.all.get_mut(subject).filter(|_| is_refused) {
-            // Another try would end the same way.
-            history.refused = true;
-        }
-        false
+        // The file is read again without it.
+        in_force || neither && same_file
     }
 
     /// Why a client cannot restart a document now.
@@ -197,7 +209,7 @@ impl Histories {
         }
     }
 
-    /// Notes that pods of these ordinals of a StatefulSet are to have the file's template. It does not rest: it is on disk
+    /// Notes that pods of these ordinals of a StatefulSet are to have the new template. It does not rest: it is on disk
     /// about when they start to write.
     pub(super) fn note_updated(
         &mut self,
@@ -220,23 +232,36 @@ impl Histories {
         self.changes += 1;
     }
 
-    /// The history of a document whose file's template is in force and has not reached all pods yet.
+    /// The history of a document whose newest template is in force and has not reached all pods yet.
     fn on_its_way(&mut self, subject: &Subject, workload: &Workload) -> Option<&mut History> {
         let history = self.all.get_mut(subject)?;
-        let in_force = workload.revision == history.written;
-        (in_force && history.good.as_ref() != Some(&history.written)).then_some(&mut **history)
+        let last = &history.revisions.last()?.hash;
+        let is_new = workload.revision == *last && history.good.as_ref() != Some(last);
+        is_new.then_some(&mut **history)
     }
 }
 
-/// The good template of an interrupted rollout, to be put in force, and whether it goes on by hand ([`Halfway`]).
-fn interrupted(history: &History, kind: WorkloadKind) -> Option<(Instead, bool)> {
-    let good = history.good.as_ref();
-    let good = good.filter(|good| **good != history.written)?;
-    let none_left = history.alone && history.updated.is_empty();
-    if none_left || history.refused || history.instead.is_some() {
+/// How an interrupted rollout goes on: with the good template in force at first.
+fn interrupted(history: &History, kind: WorkloadKind) -> Option<Resumed> {
+    let (good, last) = (history.good.as_ref()?, history.revisions.last()?);
+    if history.refused {
         return None;
     }
-    let last = history.revisions.last()?;
+    let to = Some(&last.hash).filter(|last| *last != good);
+    let instead = history.instead.as_deref();
+    let rolled_back = instead.is_some_and(|instead| instead.cause == Cause::RolledBack);
+    if rolled_back && history.is_pending() && to.is_some() {
+        // The good one is about to be in force for good.
+        return None;
+    }
+    let none_left = match to {
+        Some(_) => history.alone && history.updated.is_empty(),
+        // What a client asked for had no time to take effect.
+        None => !history.is_pending(),
+    };
+    if none_left {
+        return None;
+    }
     let document = serde_json::from_str::<Value>(last.text.as_deref()?).ok()?;
     if !stand_beside(&document, kind) {
         return None;
@@ -247,11 +272,19 @@ fn interrupted(history: &History, kind: WorkloadKind) -> Option<(Instead, bool)>
         of: history.written.clone(),
         text: back.text.clone()?,
         note: None,
+        replaced: None,
+        after: None,
     };
     let update = &document["spec"]["updateStrategy"];
     let partition = update["rollingUpdate"]["partition"].as_u64();
     let by_hand = update["type"] == "OnDelete" || partition.is_some_and(|below| below > 0);
-    Some((instead, by_hand))
+    Some(Resumed {
+        instead,
+        by_hand,
+        to: to.cloned(),
+        over: false,
+        unheeded: 0,
+    })
 }
 
 /// Whether pods of two templates of this document may run side by side.

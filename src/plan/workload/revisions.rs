@@ -14,11 +14,12 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+pub use super::instead::{Cause, Instead, Overrides};
 use super::resume::Resumed;
 use crate::plan::bundle::Trial;
 use crate::plan::event::Desired;
 use crate::plan::{Time, Wall};
-use crate::spec::rollback::{CHANGE_CAUSE, MAX_TEXT, restarted};
+use crate::spec::rollback::{CHANGE_CAUSE, MAX_TEXT};
 use crate::spec::{PodKey, PodSpec, Workload, WorkloadKey};
 use crate::types::Gather;
 
@@ -60,32 +61,6 @@ pub struct Revision {
     pub cause: Option<String>,
     /// The document; `None`: it is too large to be kept.
     pub text: Option<Arc<str>>,
-}
-
-/// Why something else is in force than a file says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Cause {
-    /// Its pods were not ready in time.
-    RolledBack,
-    /// A client asked for a former revision.
-    Undone,
-    /// A client restarted the pods.
-    Restarted,
-    /// The rollout was interrupted, and the pods of the good template come back first (`resume.rs`). Never on disk.
-    Resumed,
-}
-
-/// What is in force instead of what a file says.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Instead {
-    /// Why.
-    pub cause: Cause,
-    /// The edition of the file that it takes the place of; of a restart and what is resumed, the file's template.
-    pub of: Arc<str>,
-    /// The document in force.
-    pub text: Arc<str>,
-    /// For people, at the file; `None`: it says the same.
-    pub note: Option<String>,
 }
 
 /// What is kept of a document.
@@ -143,17 +118,16 @@ pub struct Histories {
     pub progress_changes: u64,
 }
 
-/// What is in force instead of what files say, by document.
-pub type Overrides = BTreeMap<Subject, Instead>;
-
 /// A document as it was read.
-struct Read<'r> {
-    edition: &'r Arc<str>,
-    written: &'r Arc<str>,
-    hash: &'r Arc<str>,
+pub(super) struct Read<'r> {
+    pub(super) edition: &'r Arc<str>,
+    pub(super) written: &'r Arc<str>,
+    pub(super) hash: &'r Arc<str>,
     cause: Option<String>,
     text: Arc<str>,
     limit: usize,
+    /// The good template is in force for a while.
+    pub(super) resumed: bool,
 }
 
 impl Histories {
@@ -173,16 +147,6 @@ impl Histories {
         let all = self.all.iter();
         all.map(|(subject, history)| (subject, &**history))
             .collect()
-    }
-
-    /// What is in force instead of what files say.
-    pub fn overrides(&self) -> Overrides {
-        let all = self.all.iter();
-        let instead = all.filter_map(|(subject, h)| Some((subject, h.instead.as_deref()?)));
-        let resumed = self.resumed.iter().filter(|(_, resumed)| !resumed.over);
-        let all = instead.chain(resumed.map(|(subject, resumed)| (subject, &resumed.instead)));
-        all.map(|(subject, instead)| (subject.clone(), instead.clone()))
-            .gather()
     }
 
     /// The history of a document.
@@ -215,6 +179,7 @@ impl Histories {
                 cause: cause(workload),
                 text: Arc::clone(&workload.manifest),
                 limit: workload.history,
+                resumed: workload.resumed,
             };
             let since = super::came(desired, key, now);
             self.document(Subject::Workload(key.clone()), &read, since);
@@ -249,7 +214,7 @@ impl Histories {
     }
 
     fn document(&mut self, subject: Subject, read: &Read<'_>, since: Option<Wall>) {
-        if self.resumes(&subject, read.written, read.hash != read.written) {
+        if self.resumes(&subject, read) {
             // For a while only: nothing has changed.
             return;
         }
@@ -287,9 +252,12 @@ impl Histories {
             if last.text.as_ref() == Some(&read.text) {
                 // One copy in memory.
                 last.text = Some(Arc::clone(&read.text));
-            } else if last.text.is_some() && history.instead.is_none() {
+            } else if last.text.is_some() {
+                // Also beside another template: the rest of it says how pods are replaced.
                 last.text = text(read);
-                last.cause = read.cause.clone();
+                if history.instead.is_none() {
+                    last.cause = read.cause.clone();
+                }
                 self.changes += 1;
             }
             return;
@@ -310,6 +278,7 @@ impl Histories {
             Some(before) => Revision {
                 number,
                 cause,
+                text: text(read),
                 ..before
             },
             None => Revision {
@@ -425,103 +394,6 @@ impl Histories {
         let record = (left > trial.step_ms()).then(|| trial.at.plus(trial.step_ms()));
         (trial.at.plus(left), record)
     }
-
-    /// The revision in force has failed: the good one comes back. Returns the sentence for people; `None`: there is none, or
-    /// it is done.
-    pub(super) fn fail(&mut self, subject: &Subject, why: &str) -> Option<String> {
-        let history = self.all.get_mut(subject)?;
-        let done = |instead: &Instead| instead.cause == Cause::RolledBack;
-        if history.instead.as_deref().is_some_and(done) {
-            return None;
-        }
-        let failed = history.revisions.last()?.number;
-        let good = history.good.clone()?;
-        let back = history.revisions.iter().find(|r| r.hash == good)?;
-        if back.number == failed {
-            return None;
-        }
-        let said = format!("revision {failed} was {why}");
-        let (number, instead) = (
-            back.number,
-            history.instead_of(back, Cause::RolledBack, &said),
-        );
-        let instead = instead?;
-        history.instead = instead.map(Box::new);
-        history.trial = None;
-        self.changes += 1;
-        Some(format!("{said}; revision {number} is brought back"))
-    }
-
-    /// Puts a former revision in force, by default the one before. Returns its number, or why that cannot be.
-    pub fn undo(
-        &self,
-        subject: &Subject,
-        to: Option<u64>,
-    ) -> Result<(u64, Option<Instead>), String> {
-        let none = || format!("no rollout history found for {subject}");
-        let history = self.all.get(subject).ok_or_else(none)?;
-        let (last, before) = history.revisions.split_last().ok_or_else(none)?;
-        let found = match to.filter(|number| *number > 0) {
-            Some(number) if number == last.number => {
-                return Err(format!(
-                    "skipped rollback (current template already matches revision {number})"
-                ));
-            }
-            Some(number) => before.iter().find(|r| r.number == number),
-            None => before.last(),
-        };
-        let Some(found) = found else {
-            return Err(match to {
-                Some(number) if number > 0 => {
-                    format!("unable to find specified revision {number} in history")
-                }
-                _ => none(),
-            });
-        };
-        let said = format!("revision {} was undone by a client", last.number);
-        let instead = history.instead_of(found, Cause::Undone, &said);
-        let instead =
-            instead.ok_or_else(|| format!("revision {} was too large to be kept", found.number))?;
-        Ok((found.number, instead))
-    }
-
-    /// What replaces the pods of a document by others of the same template, since this time.
-    pub fn restart(&self, subject: &Subject, at: &str) -> Result<Option<Instead>, String> {
-        if let Some(why) = self.comes_back(subject) {
-            return Err(why);
-        }
-        let history = self.of(subject);
-        let text = history.and_then(|history| history.revisions.last()?.text.clone());
-        let text = text.and_then(|text| restarted(&text, at));
-        let (Some(history), Some(text)) = (history, text) else {
-            return Err(format!(
-                "the template of {subject} was too large to be kept"
-            ));
-        };
-        let before = history.instead.as_deref().cloned();
-        Ok(Some(match before {
-            // What is in force stays so, and says why.
-            Some(before) => Instead {
-                text: text.into(),
-                ..before
-            },
-            None => Instead {
-                cause: Cause::Restarted,
-                of: history.written.clone(),
-                text: text.into(),
-                note: None,
-            },
-        }))
-    }
-
-    /// A client has put this in force; `None`: what the file says.
-    pub(in crate::plan) fn put(&mut self, subject: &Subject, instead: Option<&Instead>) {
-        if let Some(history) = self.all.get_mut(subject) {
-            history.instead = instead.cloned().map(Box::new);
-            self.resumed.remove(subject);
-            self.changes += 1;
-        }
-    }
 }
 
 impl History {
@@ -541,28 +413,6 @@ impl History {
             .filter(|(_, revision)| self.good.as_deref() != Some(&revision.hash))
             .map(|(at, _)| at)
     }
-
-    /// Something else is to be in force, and is not yet: the file's own content is.
-    pub(super) fn is_pending(&self) -> bool {
-        let last = self.revisions.last();
-        self.instead.is_some() && last.is_some_and(|last| last.hash == self.written)
-    }
-
-    /// What puts this revision in force: nothing, if the file has it. `None`: its text is not kept.
-    fn instead_of(&self, revision: &Revision, cause: Cause, said: &str) -> Option<Option<Instead>> {
-        if revision.hash == self.written {
-            return Some(None);
-        }
-        let number = revision.number;
-        Some(Some(Instead {
-            cause,
-            of: self.edition.clone(),
-            text: revision.text.clone()?,
-            note: Some(format!(
-                "{said}; what revision {number} said is in force until the document changes"
-            )),
-        }))
-    }
 }
 
 fn text(read: &Read<'_>) -> Option<Arc<str>> {
@@ -578,6 +428,7 @@ fn of_pod<'r>(pod: &PodSpec, edition: &'r Arc<str>, hash: &'r Arc<str>) -> Read<
         cause: cause.map(|cause| cause.chars().take(MAX_CAUSE).collect()),
         text: pod.text(),
         limit: OF_POD,
+        resumed: false,
     }
 }
 

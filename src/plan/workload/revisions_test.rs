@@ -11,6 +11,8 @@ use crate::spec::{Reason, WorkloadKind, rollback};
 
 #[path = "away_test.rs"]
 mod away_test;
+#[path = "instead_test.rs"]
+mod instead_test;
 #[path = "pod_revisions_test.rs"]
 mod pod_revisions_test;
 #[path = "resume_test.rs"]
@@ -103,6 +105,7 @@ impl Machine {
                 found = documents(text.as_bytes(), "kept", &context).unwrap();
                 found.workloads[0].written = own.written;
                 found.workloads[0].edition = own.edition;
+                found.workloads[0].resumed = instead.cause == Cause::Resumed;
             }
         }
         let desired = Desired {
@@ -191,9 +194,7 @@ impl Machine {
     }
 
     fn note(&self) -> String {
-        let instead = self.history().instead.as_ref();
-        let note = instead.and_then(|instead| instead.note.clone());
-        note.unwrap_or_default()
+        self.history().note().unwrap_or_default()
     }
 
     fn undo(&mut self, to: Option<u64>) -> Result<u64, String> {
@@ -238,8 +239,8 @@ fn a_rollout_that_fails_is_taken_back_until_the_file_changes() {
     assert_eq!(node.numbers(), "2! 3*");
     assert_eq!(
         node.note(),
-        "revision 2 was not ready within 600s: default/web-f4pm7k2vnz-0 (Running); what revision 1 said is in force until the \
-         document changes"
+        "revision 2 was not ready within 600s: default/web-f4pm7k2vnz-0 (Running); revision 3 is in force until the document \
+         changes"
             .replace("f4pm7k2vnz", &node.history().written)
     );
     let progressing = &node.world.status()["conditions"][1];
@@ -407,117 +408,6 @@ fn the_other_kinds_are_taken_back_too() {
         node.settle('a');
         assert_eq!(node.world.shown(), back, "{kind} {}", node.numbers());
     }
-}
-
-#[test]
-fn clients_undo_and_restart() {
-    let plain = |letter, more: &str| document("Deployment", letter, 2, more);
-    let mut node = Machine::new(&plain('a', ""));
-    assert_eq!(
-        node.undo(None),
-        Err("no rollout history found for deployment default/web".into())
-    );
-    node.settle('a');
-    for letter in ['b', 'c'] {
-        node.save(&plain(letter, ""));
-        node.settle(letter);
-    }
-    assert_eq!(node.numbers(), "1 2 3*!");
-    assert_eq!(
-        node.undo(Some(7)),
-        Err("unable to find specified revision 7 in history".into())
-    );
-    let same = "skipped rollback (current template already matches revision 3)";
-    assert_eq!(node.undo(Some(3)), Err(same.into()));
-    assert_eq!(node.undo(Some(1)), Ok(1));
-    node.settle('a');
-    assert_eq!(
-        (node.world.shown(), node.numbers()),
-        ("a a".into(), "2 3! 4*".into())
-    );
-    let note = "revision 3 was undone by a client; what revision 1 said is in force until the document changes";
-    assert_eq!(node.note(), note);
-    // A restart keeps that in force.
-    node.restart_pods("now");
-    node.settle('a');
-    assert_eq!(
-        (node.world.shown(), node.note().as_str()),
-        ("a a".into(), note)
-    );
-    assert_eq!(node.numbers(), "2 3! 4 5*");
-    node.reboot();
-    node.settle('a');
-    assert_eq!(
-        (node.world.shown(), node.numbers()),
-        ("a a".into(), "2 3! 4 5*".into())
-    );
-    // Back to what the file says.
-    assert_eq!(node.undo(Some(3)), Ok(3));
-    node.settle('c');
-    assert_eq!(
-        (node.world.shown(), node.note()),
-        ("c c".into(), String::new())
-    );
-    assert_eq!(node.numbers(), "2 4 5 6*!");
-    // A restart of that lasts as long as the template, whatever else the file says.
-    let former = node.world.uids('c');
-    node.restart_pods("later");
-    node.settle('c');
-    assert_eq!(node.numbers(), "2 4 5 6! 7*");
-    let restarted = node.world.uids('c');
-    assert!(restarted.iter().all(|uid| !former.contains(uid)));
-    node.save(&plain('c', "  minReadySeconds: 0\n"));
-    assert_eq!(node.world.uids('c'), restarted);
-    node.save(&plain('d', ""));
-    node.settle('d');
-    assert_eq!(
-        (node.world.shown(), node.history().instead.clone()),
-        ("d d".into(), None)
-    );
-}
-
-#[test]
-fn a_revision_that_comes_back_brings_its_cause_along() {
-    let because = |letter, cause: &str| {
-        let text = document("Deployment", letter, 1, "");
-        let annotations = format!("{{name: web, annotations: {{{CHANGE_CAUSE}: {cause}}}}}");
-        text.replacen("{name: web}", &annotations, 1)
-    };
-    let causes = |node: &Machine| {
-        let all = node.history().revisions.iter();
-        let all = all.map(|r| r.cause.clone().unwrap_or_default());
-        all.collect::<Vec<_>>().join(" ")
-    };
-    let mut node = Machine::new(&because('a', "first"));
-    node.settle('a');
-    node.save(&because('b', "second"));
-    node.settle('b');
-    assert_eq!(causes(&node), "first second");
-    node.undo(None).unwrap();
-    node.settle('a');
-    assert_eq!(causes(&node), "second first");
-    node.restart_pods("now");
-    node.settle('a');
-    assert_eq!(causes(&node), "second first first");
-    node.undo(Some(2)).unwrap();
-    node.settle('b');
-    assert_eq!(causes(&node), "first first second");
-    // The file says why again.
-    node.save(&because('a', "third"));
-    node.settle('a');
-    assert_eq!(causes(&node), "first second third");
-}
-
-#[test]
-fn a_restart_replaces_pods_that_keep_their_names() {
-    let mut node = Machine::new(&document("StatefulSet", 'a', 2, ""));
-    node.settle('a');
-    let former = node.world.uids('a');
-    node.restart_pods("now");
-    assert_eq!(node.world.shown(), "a a-");
-    node.settle('a');
-    let now = node.world.uids('a');
-    assert!(now.len() == 2 && now.iter().all(|uid| !former.contains(uid)));
 }
 
 #[test]

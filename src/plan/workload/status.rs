@@ -226,14 +226,14 @@ fn revision(workload: &Workload, hash: &str) -> String {
 }
 
 /// Why something else is in force of a document than its file says, for people.
-pub(super) fn note<'s>(state: &'s NodeState, workload: &Workload) -> Option<(Cause, &'s str)> {
+pub(super) fn note(state: &NodeState, workload: &Workload) -> Option<(Cause, String)> {
     let history = state.workloads.histories.of_workload(&workload.key)?;
     let instead = history.instead.as_ref()?;
-    Some((instead.cause, instead.note.as_deref()?))
+    Some((instead.cause, history.note()?))
 }
 
 /// The same, if the rollout was taken back.
-fn rolled_back<'s>(state: &'s NodeState, workload: &Workload) -> Option<&'s str> {
+fn rolled_back(state: &NodeState, workload: &Workload) -> Option<String> {
     let (cause, note) = note(state, workload)?;
     (cause == Cause::RolledBack).then_some(note)
 }

@@ -324,6 +324,7 @@ impl Draft {
         };
         Workload {
             written: Arc::default(),
+            resumed: false,
             edition: Arc::default(),
             formerly: None,
             rollback: false,

@@ -240,6 +240,7 @@ pub(in crate::spec) fn make(
             cron: None,
             pods: Vec::new(),
             written: revision.clone(),
+            resumed: false,
             edition: uid::hash(&manifest).0,
             rollback: within.is_some(),
             history: usize::try_from(spec.revision_history_limit.unwrap_or(MAX_HISTORY))

@@ -194,6 +194,8 @@ pub struct Workload {
     pub formerly: Option<Arc<str>>,
     /// The hash of the template in its file. Another template is in force if it differs from `revision`.
     pub written: Arc<str>,
+    /// The last good template is in force, until the pods of an interrupted rollout are back.
+    pub resumed: bool,
     /// The hash of all that its file says.
     pub edition: Arc<str>,
     /// A rollout that fails is taken back.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::super::Progress;
 use super::super::resume::{Halfway, WITHIN_MS};
-use super::{Here, New, Old, Stage, ordinal};
+use super::{New, Old, Stage, ordinal};
 use crate::spec::workload::Update;
 use crate::spec::{PodSpec, WorkloadKind};
 use crate::types::Gather;
@@ -37,8 +37,8 @@ impl Stage<'_> {
         !self.stopped && !self.kept_away && (here || progress.failed)
     }
 
-    /// Whether all pods of the good template that come back are there. Those that the file's template reaches by itself
-    /// must be available: it reaches pods that do not work first.
+    /// Whether all pods of the good template that come back are there. Those that the new template reaches by itself must
+    /// be available: it reaches pods that do not work first.
     fn is_back(&self) -> bool {
         let back = |new: &New<'_>| {
             let here = new.here.as_ref().filter(|_| new.stays());
@@ -49,14 +49,14 @@ impl Stage<'_> {
         self.elsewhere || coming.all(back)
     }
 
-    /// Whether the file's template reaches this pod of a StatefulSet without a person.
+    /// Whether the new template reaches this pod of a StatefulSet without a person.
     fn is_reached(&self, new: &New<'_>) -> bool {
         let in_place = matches!(self.workload.update, Update::InPlace { .. });
         let is_set = self.workload.key.kind == WorkloadKind::StatefulSet;
         in_place && is_set && ordinal(new.wanted) >= self.partition()
     }
 
-    /// Whether pods that start in order come after one that has the file's template.
+    /// Whether pods that start in order come after one that has the new template.
     fn waits_for_updated(&self) -> bool {
         let updated = self.new.iter().position(|new| self.was_updated(new));
         let coming = self.new.iter().rposition(|new| !self.was_updated(new));
@@ -115,19 +115,20 @@ impl Stage<'_> {
         numbers.filter(|number| *number < self.partition())
     }
 
-    /// Whether the good template of an interrupted rollout is in force, and this pod had the file's before, or has it. One
+    /// Whether the good template of an interrupted rollout is in force, and this pod had the new one before, or has it. One
     /// that is held has not run with it.
     pub(super) fn was_updated(&self, new: &New<'_>) -> bool {
-        let resumed = self.resumed.as_ref();
-        let written = Some(&*self.workload.written);
-        let has =
-            |here: &Here<'_>| here.pod.hold().is_none() && here.pod.wanted().revision() == written;
-        resumed.is_some_and(|halfway| {
-            halfway.updated.contains(&ordinal(new.wanted)) || new.here.as_ref().is_some_and(has)
-        })
+        let Some(halfway) = &self.resumed else {
+            return false;
+        };
+        let has = |here: &Here<'_>| {
+            let revision = here.pod.wanted().revision();
+            here.pod.hold().is_none() && revision.is_some() && revision == halfway.to.as_deref()
+        };
+        halfway.updated.contains(&ordinal(new.wanted)) || new.here.as_ref().is_some_and(has)
     }
 
-    /// Whether this pod was held with the file's template before the good one was in force, and has not run with it.
+    /// Whether this pod was held with the new template before the good one was in force, and has not run with it.
     pub(super) fn comes_back_held(&self, new: &New<'_>, here: &Here<'_>) -> bool {
         let is_held = here.outdated && here.pod.hold().is_some();
         is_held && self.resumed.is_some() && !self.was_updated(new)

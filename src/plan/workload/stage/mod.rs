@@ -335,7 +335,7 @@ impl<'s> Stage<'s> {
             let number = ordinal(new.wanted);
             let goes = |here: &Here<'_>| here.pod.stopping().is_some();
             match &new.here {
-                // It comes with the file's template.
+                // It comes with the new template.
                 _ if self.was_updated(new) && !new.stays() => continue,
                 None if self.awaited.contains(&number) => {}
                 Some(here) if self.comes_back_held(new, here) => wanted.push(new.wanted),
