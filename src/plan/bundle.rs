@@ -156,7 +156,9 @@ pub fn unready(state: &NodeState, wanted: &PodSpec) -> Option<String> {
     let mut named = state.pods.values().filter(|pod| pod.spec.key == wanted.key);
     let key = &wanted.key;
     let Some(pod) = named.find(|pod| pod.stopping().is_none()) else {
-        return Some(format!("{key} (not there yet)"));
+        // A paused Deployment has none at first.
+        let expected = !state.workloads.is_unstarted(wanted);
+        return expected.then(|| format!("{key} (not there yet)"));
     };
     if pod
         .hold()

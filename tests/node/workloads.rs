@@ -482,3 +482,39 @@ fn a_job_is_shown_as_complete_and_its_pod_removed_once_that_is_on_disk() {
     assert_eq!(done["status"]["succeeded"], 1, "{done}");
     agent.wait_gone(name.trim().trim_start_matches("pod/"));
 }
+
+#[test]
+fn a_deployment_that_is_paused_when_it_comes_has_no_pods_until_it_goes_on() {
+    let agent = agent();
+    let text = |paused: bool| {
+        let spec = format!("  replicas: 2\n  paused: {paused}\n");
+        document("Deployment", "web", SLEEP, &spec, "")
+    };
+    let paused = |replicas: u64| {
+        wait_status(&agent, "deployments", "web", |status| {
+            let progressing = &status["conditions"][1];
+            progressing["reason"] == "DeploymentPaused"
+                && progressing["status"] == "Unknown"
+                && status["replicas"] == replicas
+                && status["availableReplicas"] == replicas
+        })
+    };
+    agent.write("web.yaml", &text(true));
+    paused(0);
+    agent.kill_and_restart();
+    paused(0);
+    agent.power_cut();
+    agent.launch();
+    paused(0);
+    assert_eq!(pods(&agent, "web"), BTreeSet::new());
+    agent.write("web.yaml", &text(false));
+    wait_rolled_out(&agent, "web", 2);
+    let started = pods(&agent, "web");
+    // One that is paused later keeps its pods.
+    agent.write("web.yaml", &text(true));
+    paused(2);
+    agent.power_cut();
+    agent.launch();
+    paused(2);
+    assert_eq!(pods(&agent, "web"), started);
+}

@@ -119,6 +119,12 @@ impl Workloads {
             .any(|workload| workload.paused)
     }
 
+    /// Whether a pod does not start because its document was paused when it came.
+    pub(super) fn is_unstarted(&self, pod: &PodSpec) -> bool {
+        let subject = pod.workload.clone().map(Subject::Workload);
+        subject.is_some_and(|subject| self.histories.is_unstarted(&subject))
+    }
+
     /// How far all but Jobs are, to be kept for an agent restart.
     pub fn rollouts(&self) -> Vec<(WorkloadKey, Progress)> {
         let all = self.progress.iter();
@@ -452,6 +458,9 @@ impl NodeState {
             let resumed = histories.is_resumed(&subject) && workload.resumed;
             let halfway = histories.halfway(&subject).filter(|_| resumed);
             let mut stage = stage::Stage::of(self, workload, &new, halfway, now);
+            if histories.is_unstarted(&subject) && !stage.keep_unstarted() {
+                histories.has_started(&subject);
+            }
             if stage.lacks_former()
                 && histories.may_resume(key)
                 && !(progress.has_waited(now.time) && histories.is_unheeded(&subject))

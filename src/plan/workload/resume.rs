@@ -244,7 +244,7 @@ impl Histories {
 /// How an interrupted rollout goes on: with the good template in force at first.
 fn interrupted(history: &History, kind: WorkloadKind) -> Option<Resumed> {
     let (good, last) = (history.good.as_ref()?, history.revisions.last()?);
-    if history.refused {
+    if history.refused || history.unstarted {
         return None;
     }
     let to = Some(&last.hash).filter(|last| *last != good);

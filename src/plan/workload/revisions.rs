@@ -92,6 +92,9 @@ pub struct History {
     /// The good template is not valid beside the rest of the document any more.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub refused: bool,
+    /// It was paused when it came, and still is: no pod of it starts.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unstarted: bool,
     /// Of a StatefulSet: the ordinals whose pods had a template after the good one, which must not run on their data.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub updated: BTreeSet<u64>,
@@ -128,6 +131,7 @@ pub(super) struct Read<'r> {
     limit: usize,
     /// The good template is in force for a while.
     pub(super) resumed: bool,
+    paused: bool,
 }
 
 impl Histories {
@@ -180,6 +184,7 @@ impl Histories {
                 text: Arc::clone(&workload.manifest),
                 limit: workload.history,
                 resumed: workload.resumed,
+                paused: workload.paused,
             };
             let since = super::came(desired, key, now);
             self.document(Subject::Workload(key.clone()), &read, since);
@@ -218,7 +223,12 @@ impl Histories {
             // For a while only: nothing has changed.
             return;
         }
+        let is_new = !self.all.contains_key(&subject);
         let history = self.all.entry(subject).or_default();
+        if history.unstarted != (read.paused && (is_new || history.unstarted)) {
+            history.unstarted = read.paused;
+            self.changes += 1;
+        }
         let in_force = history
             .revisions
             .last()
@@ -344,7 +354,9 @@ impl Histories {
 
     /// All pods of the revision in force are ready.
     pub(super) fn passed(&mut self, subject: &Subject, hash: &Arc<str>) {
-        let Some(history) = self.all.get_mut(subject) else {
+        // Of none that it has no pods of is known whether it works.
+        let history = self.all.get_mut(subject);
+        let Some(history) = history.filter(|history| !history.unstarted) else {
             return;
         };
         let known = history.trial.is_none() && history.updated.is_empty();
@@ -354,6 +366,19 @@ impl Histories {
             history.updated.clear();
             self.changes += 1;
             self.progress_changes += 1;
+        }
+    }
+
+    /// Whether a document was paused when it came, and still is.
+    pub(super) fn is_unstarted(&self, subject: &Subject) -> bool {
+        self.of(subject).is_some_and(|history| history.unstarted)
+    }
+
+    /// Notes that there are pods of a document although it is paused.
+    pub(super) fn has_started(&mut self, subject: &Subject) {
+        if let Some(history) = self.all.get_mut(subject) {
+            history.unstarted = false;
+            self.changes += 1;
         }
     }
 
@@ -429,6 +454,7 @@ fn of_pod<'r>(pod: &PodSpec, edition: &'r Arc<str>, hash: &'r Arc<str>) -> Read<
         text: pod.text(),
         limit: OF_POD,
         resumed: false,
+        paused: false,
     }
 }
 

@@ -13,6 +13,8 @@ use crate::spec::{Reason, WorkloadKind, rollback};
 mod away_test;
 #[path = "instead_test.rs"]
 mod instead_test;
+#[path = "paused_test.rs"]
+mod paused_test;
 #[path = "pod_revisions_test.rs"]
 mod pod_revisions_test;
 #[path = "resume_test.rs"]

@@ -32,6 +32,8 @@ pub(super) struct Stage<'s> {
     elsewhere: bool,
     /// A person has stopped all its pods.
     stopped: bool,
+    /// It was paused when it came, and still is.
+    unstarted: bool,
     /// The node keeps pods of it down by itself.
     pub(super) kept_away: bool,
     /// What the file asks for are the pods of its last good template, which come back (`resume.rs`).
@@ -115,6 +117,7 @@ impl<'s> Stage<'s> {
             blocked: new.iter().any(waits),
             elsewhere: daemon && new.iter().any(|new| state.other_node(new.wanted).is_some()),
             stopped: state.stops.has_workload(&workload.key),
+            unstarted: false,
             kept_away: new.iter().any(|new| state.is_kept_away(new.wanted)),
             resumed,
             awaited: BTreeSet::new(),
@@ -124,6 +127,12 @@ impl<'s> Stage<'s> {
             min_ready_ms: workload.min_ready_ms,
             now: now.time,
         }
+    }
+
+    /// No pod starts. Returns whether that is so: those that are there go on.
+    pub(super) fn keep_unstarted(&mut self) -> bool {
+        self.unstarted = self.old.is_empty() && self.new.iter().all(|new| new.here.is_none());
+        self.unstarted
     }
 
     fn is_available(&self, ready: Option<Time>) -> bool {
@@ -138,7 +147,7 @@ impl<'s> Stage<'s> {
     /// The pods that are wanted now.
     pub(super) fn wanted(&self, progress: &Progress) -> impl Iterator<Item = &Arc<PodSpec>> {
         let wanted = match self.workload.update {
-            _ if self.elsewhere => Vec::new(),
+            _ if self.elsewhere || self.unstarted => Vec::new(),
             _ if self.workload.key.kind == WorkloadKind::StatefulSet => self.in_place(),
             // No pod serves that the new ones would have to spare.
             Update::Rolling { .. } | Update::Recreate if self.stopped => {
