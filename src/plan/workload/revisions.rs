@@ -225,8 +225,9 @@ impl Histories {
         }
         let is_new = !self.all.contains_key(&subject);
         let history = self.all.entry(subject).or_default();
-        if history.unstarted != (read.paused && (is_new || history.unstarted)) {
-            history.unstarted = read.paused;
+        let unstarted = read.paused && (is_new || history.unstarted);
+        if history.unstarted != unstarted {
+            history.unstarted = unstarted;
             self.changes += 1;
         }
         let in_force = history
