@@ -11,7 +11,8 @@ use super::resources::resources;
 use super::shape;
 use super::sysctls::sysctls;
 use super::tree::{
-    Entries, entries, is_on, items, map, number, pairs, scalar, scalars, set, text, texts,
+    Entries, entries, find, find_mut, is_on, items, map, map_of_texts, number, on, pairs, scalar,
+    scalars, set, set_list, set_map, set_on, set_text, text, texts, word,
 };
 use super::words::{literal, object_name, seconds};
 use super::work::{Pod, Work};
@@ -59,26 +60,22 @@ const INSTEAD: &[(&str, &str)] = &[
 ];
 
 /// The container of a service.
-pub(super) fn container(work: &Work<'_>, service: &Value, name: &str, pod: &mut Pod) -> Value {
-    let mut all = vec![("name".to_owned(), text(name))];
+pub(super) fn container(work: &Work<'_>, service: &Value, name: &str, pod: &mut Pod) -> Entries {
+    let mut all = Entries::new();
+    set_text(&mut all, "name", name);
     image(work, service, &mut all);
     program(work, service, &mut all);
     environment(work, service, &mut all);
-    let unpublished = match scalar(service, "network_mode").as_deref() {
+    let unpublished = match scalar(service, "network_mode") {
         Some("host") => Some("the pod has the node's network"),
         Some(mode) if mode.contains(':') => {
             Some("the first container of the pod publishes its ports")
         }
         _ => None,
     };
-    let list = |all: &mut Entries, key: &str, items: Vec<Value>| {
-        if !items.is_empty() {
-            set(all, key, Value::List(items));
-        }
-    };
-    list(&mut all, "ports", ports(work, service, unpublished));
+    set_list(&mut all, "ports", ports(work, service, unpublished));
     resources(work, service, &mut all);
-    list(&mut all, "volumeMounts", mounts(work, service, pod));
+    set_list(&mut all, "volumeMounts", mounts(work, service, pod));
     match work.is_step {
         true => not_of_steps(work, service, &mut all),
         false => {
@@ -87,14 +84,14 @@ pub(super) fn container(work: &Work<'_>, service: &Value, name: &str, pod: &mut 
         }
     }
     security(work, service, pod, &mut all);
-    for (key, field) in [("tty", "tty"), ("stdin_open", "stdin")] {
+    for (key, field) in &[("tty", "tty"), ("stdin_open", "stdin")] {
         if is_on(service, key) {
-            set(&mut all, field, Value::Bool(true));
+            set_on(&mut all, field);
         }
     }
     for (key, value) in entries(Some(service)) {
         // Pods have the node's users unless they ask for others.
-        let holds = key == "userns_mode" && value.scalar_text().as_deref() == Some("host");
+        let holds = key == "userns_mode" && word(value) == Some("host");
         if holds || key.starts_with("x-") || KNOWN.contains(&format!(" {key} ")) {
             continue;
         }
@@ -108,7 +105,7 @@ pub(super) fn container(work: &Work<'_>, service: &Value, name: &str, pod: &mut 
     devices(work, service, name, pod, &mut all);
     network(work, service, pod);
     labels(work, service, pod);
-    Value::Map(all)
+    all
 }
 
 fn image(work: &Work<'_>, service: &Value, all: &mut Entries) {
@@ -119,11 +116,11 @@ fn image(work: &Work<'_>, service: &Value, all: &mut Entries) {
         );
         work.lost(all, what);
     }
-    let image = given.unwrap_or_else(|| built(work));
+    let image = given.map_or_else(|| built(work), str::to_owned);
     let last = image.rsplit('/').next().unwrap_or_default();
     let moves = !last.contains('@') && last.split_once(':').is_none_or(|(_, tag)| tag == "latest");
     set(all, "image", text(image));
-    let policy = match scalar(service, "pull_policy").as_deref() {
+    let policy = match scalar(service, "pull_policy") {
         Some("always") => Some("Always"),
         Some("never") => Some("Never"),
         Some("missing" | "if_not_present" | "build") | None => moves.then_some("IfNotPresent"),
@@ -133,7 +130,7 @@ fn image(work: &Work<'_>, service: &Value, all: &mut Entries) {
         }
     };
     if let Some(policy) = policy {
-        set(all, "imagePullPolicy", text(policy));
+        set_text(all, "imagePullPolicy", policy);
     }
 }
 
@@ -152,7 +149,10 @@ fn built(work: &Work<'_>) -> String {
 /// The words of a list, or of a string as compose splits it. Those that it cannot split were refused before.
 fn words(work: &Work<'_>, key: &str, value: &Value, all: &mut Entries) -> Vec<String> {
     let Value::String(line) = value else {
-        return scalars(Some(value));
+        return scalars(Some(value))
+            .into_iter()
+            .map(str::to_owned)
+            .collect();
     };
     let split = split(line).unwrap_or_default();
     if let Some(rest) = split.left_out {
@@ -171,7 +171,7 @@ fn program(work: &Work<'_>, service: &Value, all: &mut Entries) {
         Some(value) => Some(words(work, key, value, all)),
     };
     let (entrypoint, command) = (words("entrypoint"), words("command"));
-    let literally = |words: Vec<String>| texts(words.iter().map(|word| literal(word)));
+    let literally = |words: Vec<String>| texts(words.iter().map(|word| literal(word)).collect());
     let (command, args) = match (entrypoint, command) {
         // An empty entrypoint makes the command the program; docker takes one empty word for it, too.
         (Some(none), command) if none.iter().all(String::is_empty) => (command, None),
@@ -183,19 +183,20 @@ fn program(work: &Work<'_>, service: &Value, all: &mut Entries) {
         }
     }
     if let Some(directory) = scalar(service, "working_dir") {
-        set(all, "workingDir", text(directory));
+        set_text(all, "workingDir", directory);
     }
 }
 
 /// An init container runs to its end: it has no probes and no hooks.
 fn not_of_steps(work: &Work<'_>, service: &Value, all: &mut Entries) {
-    for key in [
+    const KEYS: [&str; 5] = [
         "healthcheck",
         "post_start",
         "pre_stop",
         "stop_grace_period",
         "stop_signal",
-    ] {
+    ];
+    for key in KEYS {
         if service.get(key).is_some() {
             let what = format_args!("{key}: it is an init container, which runs to its end");
             work.lost(all, what);
@@ -205,7 +206,7 @@ fn not_of_steps(work: &Work<'_>, service: &Value, all: &mut Entries) {
 
 fn lifecycle(work: &Work<'_>, service: &Value, pod: &mut Pod, all: &mut Entries) {
     let mut hooks = Entries::new();
-    for (key, field) in [("post_start", "postStart"), ("pre_stop", "preStop")] {
+    for (key, field) in &[("post_start", "postStart"), ("pre_stop", "preStop")] {
         let given = items(service.get(key));
         if let Some(hook) = given.first() {
             let command = hook.get("command").unwrap_or(&Value::Null);
@@ -229,18 +230,16 @@ fn lifecycle(work: &Work<'_>, service: &Value, pod: &mut Pod, all: &mut Entries)
             None => format!("SIG{signal}"),
         };
         if StopSignalName::parse(&signal).is_some() {
-            set(&mut hooks, "stopSignal", text(signal));
-            pod.share(work, "os", map([("name", text("linux"))]));
+            set_text(&mut hooks, "stopSignal", &signal);
+            pod.share(work, "os", map_of_texts(&[("name", "linux")]));
         } else {
             work.lost(all, format_args!("stop_signal: {signal}"));
         }
     }
-    if !hooks.is_empty() {
-        set(all, "lifecycle", Value::Map(hooks));
-    }
+    set_map(all, "lifecycle", hooks);
     let grace = scalar(service, "stop_grace_period");
     let Some(grace) = grace else { return };
-    match seconds(&grace) {
+    match seconds(grace) {
         Some(seconds) => {
             pod.share(work, "terminationGracePeriodSeconds", number(seconds));
         }
@@ -257,70 +256,61 @@ pub(super) fn capabilities(service: &Value, key: &str) -> Vec<String> {
     names.collect()
 }
 
+/// Whether a service names one of these capabilities there.
+pub(super) fn has_capability(service: &Value, key: &str, names: &[&str]) -> bool {
+    let mut all = capabilities(service, key).into_iter();
+    all.any(|name| names.contains(&&*name))
+}
+
 fn security(work: &Work<'_>, service: &Value, pod: &mut Pod, all: &mut Entries) {
     let mut context = Entries::new();
     let privileged = is_on(service, "privileged");
     if privileged {
-        set(&mut context, "privileged", Value::Bool(true));
+        set_on(&mut context, "privileged");
     }
-    if let Some(user) = scalar(service, "user").filter(|user| !matches!(&**user, "" | ":")) {
-        let (user, group) = match user.split_once(':') {
-            Some((user, group)) => (user.to_owned(), Some(group.to_owned())),
-            None => (user, None),
-        };
-        for (field, id) in [("runAsUser", Some(user)), ("runAsGroup", group)] {
-            // Of all names, this one has the same number everywhere.
-            let number_of = |id: &str| match id {
-                "root" => Ok(0),
-                other => other.parse::<i32>(),
-            };
-            match id.as_deref().map(|id| (id, number_of(id))) {
-                Some(("", _)) => {}
-                Some((_, Ok(id))) => set(&mut context, field, number(id)),
-                Some((name, Err(_))) => {
-                    let what =
-                        format_args!("user: `{name}` is a name; set `{field}` to its number");
-                    work.lost(&mut context, what);
-                }
-                None => {}
+    let user = scalar(service, "user").unwrap_or_default();
+    let (user, group) = user.split_once(':').unwrap_or((user, ""));
+    for (field, id) in [("runAsUser", user), ("runAsGroup", group)] {
+        // Of all names, this one has the same number everywhere.
+        let id = if id == "root" { "0" } else { id };
+        match id.parse::<i32>() {
+            Ok(id) => set(&mut context, field, number(id)),
+            Err(_) if id.is_empty() => {}
+            Err(_) => {
+                let what = format_args!("user: `{id}` is a name; set `{field}` to its number");
+                work.lost(&mut context, what);
             }
         }
     }
     if is_on(service, "read_only") {
-        set(&mut context, "readOnlyRootFilesystem", Value::Bool(true));
+        set_on(&mut context, "readOnlyRootFilesystem");
     }
-    let capabilities = |key: &str| capabilities(service, key);
     let mut both = Entries::new();
-    for (key, field) in [("cap_add", "add"), ("cap_drop", "drop")] {
-        let names = capabilities(key);
-        if !names.is_empty() {
-            set(&mut both, field, texts(names));
-        }
+    for (key, field) in &[("cap_add", "add"), ("cap_drop", "drop")] {
+        let names = capabilities(service, key).into_iter().map(Value::String);
+        set_list(&mut both, field, names.collect());
     }
-    let keeps = privileged
-        || capabilities("cap_add")
-            .iter()
-            .any(|name| name == "SYS_ADMIN");
-    if !both.is_empty() {
-        set(&mut context, "capabilities", Value::Map(both));
-    }
+    let keeps = privileged || has_capability(service, "cap_add", &["SYS_ADMIN"]);
+    set_map(&mut context, "capabilities", both);
     for option in scalars(service.get("security_opt")) {
-        let kind = |kind: &str| map([("type", text(kind))]);
         match &*option.replace('=', ":") {
             "no-new-privileges" | "no-new-privileges:true" if !keeps => {
                 set(&mut context, "allowPrivilegeEscalation", Value::Bool(false));
             }
-            "seccomp:unconfined" => set(&mut context, "seccompProfile", kind("Unconfined")),
-            "apparmor:unconfined" => set(&mut context, "appArmorProfile", kind("Unconfined")),
+            "seccomp:unconfined" => set(&mut context, "seccompProfile", unconfined()),
+            "apparmor:unconfined" => set(&mut context, "appArmorProfile", unconfined()),
             // There are no SELinux labels.
             "label:disable" | "no-new-privileges:false" => {}
             _ => work.lost(&mut context, format_args!("security_opt: {option}")),
         }
     }
-    if !context.is_empty() {
-        set(all, "securityContext", Value::Map(context));
-    }
+    set_map(all, "securityContext", context);
     of_pod(work, service, pod);
+}
+
+/// A profile that confines nothing.
+pub(super) fn unconfined() -> Value {
+    map_of_texts(&[("type", "Unconfined")])
 }
 
 /// What is a matter of the whole pod.
@@ -341,12 +331,13 @@ fn of_pod(work: &Work<'_>, service: &Value, pod: &mut Pod) {
         let what = format_args!("group_add: the pod is that of the service that waits for it");
         work.lost(&mut pod.security, what);
     } else if !groups.is_empty() {
-        let known = pod.security.iter_mut();
-        let mut known = known.filter(|(key, _)| key == "supplementalGroups");
-        match known.next() {
-            Some((_, Value::List(all))) => {
-                groups.retain(|group| !all.contains(group));
-                all.extend(groups);
+        match find_mut(&mut pod.security, "supplementalGroups") {
+            Some(Value::List(all)) => {
+                for group in groups {
+                    if !all.contains(&group) {
+                        all.push(group);
+                    }
+                }
             }
             _ => set(&mut pod.security, "supplementalGroups", Value::List(groups)),
         }
@@ -354,18 +345,18 @@ fn of_pod(work: &Work<'_>, service: &Value, pod: &mut Pod) {
     sysctls(work, service, pod);
     // The pod's pause process is its init then, and reaps what is left over.
     if is_on(service, "init") {
-        pod.share(work, "shareProcessNamespace", Value::Bool(true));
+        pod.share(work, "shareProcessNamespace", on());
     }
     let is_member = |mode: &str| {
         let of = mode.strip_prefix("service:");
         of.is_some_and(|of| work.members.contains(&of))
     };
-    for (key, field) in [("pid", "hostPID"), ("ipc", "hostIPC")] {
-        match scalar(service, key).as_deref() {
+    for &(key, field) in &[("pid", "hostPID"), ("ipc", "hostIPC")] {
+        match scalar(service, key) {
             None | Some("" | "private") => {}
-            Some("host") => pod.share(work, field, Value::Bool(true)),
+            Some("host") => pod.share(work, field, on()),
             Some(other) if key == "pid" && is_member(other) => {
-                pod.share(work, "shareProcessNamespace", Value::Bool(true));
+                pod.share(work, "shareProcessNamespace", on());
             }
             Some(other) if key == "ipc" && is_member(other) => {}
             Some("shareable") => {}
@@ -393,15 +384,11 @@ fn devices(work: &Work<'_>, service: &Value, name: &str, pod: &mut Pod, all: &mu
     ];
     let mut wanted = Vec::new();
     for item in items(service.get("devices")) {
-        let written = item.scalar_text().unwrap_or_else(|| {
-            let part = |key: &str| scalar(item, key).unwrap_or_default();
-            format!(
-                "{}:{}:{}",
-                part("source"),
-                part("target"),
-                part("permissions")
-            )
-        });
+        let part = |key: &str| scalar(item, key).unwrap_or_default();
+        let written = match word(item) {
+            Some(short) => short.to_owned(),
+            None => [part("source"), part("target"), part("permissions")].join(":"),
+        };
         let bare = written.trim_end_matches(':').replace("::", ":");
         let place = bare.split(':').next().unwrap_or_default();
         let source = place.trim_end_matches('/');
@@ -420,14 +407,14 @@ fn devices(work: &Work<'_>, service: &Value, name: &str, pod: &mut Pod, all: &mu
     }
     if !wanted.is_empty() {
         let key = format!("devices.coracle.dev/{name}");
-        set(&mut pod.annotations, &key, text(wanted.join(", ")));
+        set_text(&mut pod.annotations, &key, &wanted.join(", "));
     }
 }
 
 /// Labels and annotations: labels of compose may hold any text, as annotations of Kubernetes may.
 fn labels(work: &Work<'_>, service: &Value, pod: &mut Pod) {
     if work.is_step {
-        for list in ["labels", "annotations"] {
+        for list in &["labels", "annotations"] {
             if service.get(list).is_some() {
                 let what = format_args!("{list}: the pod is that of the service that waits for it");
                 work.lost(&mut pod.annotations, what);
@@ -437,9 +424,9 @@ fn labels(work: &Work<'_>, service: &Value, pod: &mut Pod) {
     }
     let part = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     let mut traefik = false;
-    for list in ["labels", "annotations"] {
+    for list in &["labels", "annotations"] {
         for (key, value) in pairs(service.get(list)) {
-            let (prefix, name) = key.split_once('/').unwrap_or(("", &key));
+            let (prefix, name) = key.split_once('/').unwrap_or(("", key));
             let edge = |c: char| c.is_ascii_alphanumeric();
             let valid = name.len() <= 63
                 && name.chars().all(part)
@@ -451,13 +438,13 @@ fn labels(work: &Work<'_>, service: &Value, pod: &mut Pod) {
             traefik |= key.starts_with("traefik.");
             if valid && prefix_valid && !key.starts_with("coracle.dev/") && prefix.len() < 200 {
                 let value = text(value.unwrap_or_default());
-                match pod.annotations.iter().find(|(known, _)| *known == key) {
-                    Some((_, other)) if *other != value => {
+                match find(&pod.annotations, key) {
+                    Some(other) if *other != value => {
                         let what = format_args!("label {key}: another container of the pod has it");
                         work.lost(&mut pod.annotations, what);
                     }
                     Some(_) => {}
-                    None => set(&mut pod.annotations, &key, value),
+                    None => set(&mut pod.annotations, key, value),
                 }
             } else {
                 work.lost(&mut pod.annotations, format_args!("label {key}"));

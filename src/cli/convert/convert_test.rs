@@ -540,6 +540,10 @@ fn variables_of_docker_run_are_taken_as_they_stand() {
     let found = interpolate::raw_env_file("# no\nQ=\"a\"\nP=a$b # c\n\nH\nN\n", &|name| {
         (name == "H").then(|| "here".to_owned())
     });
-    let found: Vec<String> = found.into_iter().map(|(n, v)| format!("{n}={v}")).collect();
+    let found: Vec<String> = found
+        .pairs
+        .into_iter()
+        .map(|(n, v)| format!("{n}={v}"))
+        .collect();
     assert_eq!(found, ["Q=\"a\"", "P=a$b # c", "H=here"]);
 }

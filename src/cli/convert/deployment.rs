@@ -1,6 +1,6 @@
 //! A service that wants several pods (`deploy.replicas`, `scale`): a Deployment instead of a Pod.
 
-use super::tree::{Entries, map, number, scalar, text};
+use super::tree::{Entries, document, find_mut, map, map_of_texts, number, remove, scalar, set};
 use super::work::{Pod, Work};
 use crate::spec::value::Value;
 
@@ -21,17 +21,14 @@ pub(super) fn suit(work: &Work<'_>, policy: &str, pod: &mut Pod) {
         let Value::Map(fields) = container else {
             continue;
         };
-        let ports = fields.iter_mut().filter(|(key, _)| key == "ports");
-        for port in ports.flat_map(|(_, ports)| match ports {
-            Value::List(ports) => &mut ports[..],
-            _ => &mut [],
-        }) {
-            let Some(host) = scalar(port, "hostPort") else {
-                continue;
-            };
-            port.remove("hostPort");
-            port.remove("hostIP");
-            if let Value::Map(port) = port {
+        let Some(Value::List(ports)) = find_mut(fields, "ports") else {
+            continue;
+        };
+        for port in ports {
+            let host = port.get("hostPort").and_then(Value::scalar_text);
+            if let (Value::Map(port), Some(host)) = (port, host) {
+                remove(port, "hostPort");
+                remove(port, "hostIP");
                 let what = format_args!(
                     "port {host} of the node: one pod only can have it; a Service with `type: NodePort` reaches all"
                 );
@@ -49,17 +46,11 @@ pub(super) fn of(
     own: Entries,
     spec: Entries,
 ) -> Value {
-    let labels = map([("app", text(app))]);
+    let labels = map_of_texts(&[("app", app)]);
+    let mut whole = Entries::new();
+    set(&mut whole, "replicas", number(replicas));
+    set(&mut whole, "selector", map([("matchLabels", labels)]));
     let template = map([("metadata", Value::Map(own)), ("spec", Value::Map(spec))]);
-    let spec = map([
-        ("replicas", number(replicas)),
-        ("selector", map([("matchLabels", labels)])),
-        ("template", template),
-    ]);
-    map([
-        ("apiVersion", text("apps/v1")),
-        ("kind", text("Deployment")),
-        ("metadata", Value::Map(metadata)),
-        ("spec", spec),
-    ])
+    set(&mut whole, "template", template);
+    document("apps/v1", "Deployment", metadata, whole)
 }

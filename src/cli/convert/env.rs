@@ -1,8 +1,10 @@
 //! `environment` and `env_file`: the variables of a container.
 
-use super::interpolate::{EnvFile, env_file_after, raw_env_file, unset};
+use super::interpolate::{env_file_after, raw_env_file, unset};
 use super::network::fixed_address;
-use super::tree::{Entries, items, map, pairs, scalar, set, text};
+use super::tree::{
+    Entries, find, items, map, map_of_texts, pairs, scalar, set, set_list, set_text, word,
+};
 use super::words::literal;
 use super::work::Work;
 use crate::spec::value::Value;
@@ -12,100 +14,105 @@ pub(super) fn environment(work: &Work<'_>, service: &Value, container: &mut Entr
     let mut all = Vec::new();
     let mut absent = Vec::new();
     for (name, value) in pairs(service.get("environment")) {
-        let known = value.or_else(|| (work.shared.source.variable)(&name));
-        let Some(value) = known else {
-            absent.push(name);
-            continue;
-        };
-        let same = |item: &Value| item.get("name") == Some(&text(&*name));
-        all.retain(|item| !same(item));
-        // As in `ADDRESS#PORT`, `http://ADDRESS:PORT/`.
-        let services = &work.shared.project.services;
-        let mut words = value.split(|c: char| !c.is_ascii_digit() && c != '.');
-        if let Some(of) = words.find_map(|word| fixed_address(services, word)) {
-            let what = format_args!(
-                "environment: {name}: the fixed address of {of}, which it does not have here; use its name"
-            );
-            work.lost(&mut all, what);
+        let known = value.map(str::to_owned);
+        match known.or_else(|| (work.shared.source.variable)(name)) {
+            Some(value) => variable(work, name, &value, &mut all),
+            None => absent.push(name),
         }
-        all.push(map([
-            ("name", text(name)),
-            ("value", text(literal(&value))),
-        ]));
     }
     if !absent.is_empty() {
         let what = format_args!("environment: {}: no value is set", absent.join(", "));
         work.lost(&mut all, what);
     }
-    // Secrets that podman gives as variables.
     for item in items(service.get("x-secret-env")) {
-        let name = scalar(item, "secret").unwrap_or_default();
-        let object = work.shared.named("Secret", &name);
-        let key = map([("name", text(&*object)), ("key", text(&*name))]);
-        all.push(map([
-            ("name", text(scalar(item, "name").unwrap_or_default())),
-            ("valueFrom", map([("secretKeyRef", key)])),
-        ]));
-        let what = format_args!("secret {name}: make a Secret `{object}` with the key `{name}`");
-        work.lost(&mut all, what);
+        of_secret(work, item, &mut all);
     }
-    if !all.is_empty() {
-        set(container, "env", Value::List(all));
-    }
-    let mut found: Entries = Vec::new();
+    set_list(container, "env", all);
+    let mut found = Entries::new();
     for file in items(service.get("env_file")) {
-        let path = file.scalar_text().or_else(|| scalar(file, "path"));
-        let path = path.unwrap_or_default();
-        let required = scalar(file, "required").is_none_or(|word| word != "false");
-        let source = work.shared.source;
-        let raw = scalar(file, "format").as_deref() == Some("raw");
-        let read = source.text(&path).and_then(|content| match raw {
-            true => Ok(EnvFile {
-                pairs: raw_env_file(&content, source.variable),
-                missing: Vec::new(),
-            }),
-            false => env_file_after(&content, source.variable, &|name| {
-                let mut before = found.iter().rev();
-                before.find(|(known, _)| known == name)?.1.scalar_text()
-            }),
-        });
-        match read {
-            Ok(file) => {
-                for name in file.missing {
-                    work.lost(container, format_args!("{path}: {}", unset(&name)));
-                }
-                for (name, value) in file.pairs {
-                    set(&mut found, &name, text(value));
-                }
-            }
-            Err(why) if required => work.lost(container, format_args!("env_file: {why}")),
-            Err(_) => {}
-        }
+        of_file(work, file, &mut found, container);
     }
-    let letter = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     // What `environment` names without a value is not set at all, as in compose.
-    found.retain(|(name, _)| !absent.contains(name));
-    found.retain(|(name, _)| {
-        let valid = !name.is_empty()
-            && name.len() < 254
-            && name.chars().all(letter)
-            && !name.starts_with("..");
-        if !valid {
-            work.lost(container, format_args!("env_file: the name `{name}`"));
-        }
-        valid
-    });
-    if found.is_empty() {
-        return;
+    found.retain(|(name, _)| !absent.contains(&&**name) && is_valid(work, name, container));
+    if !found.is_empty() {
+        config_map(work, found, container);
     }
+}
+
+fn variable(work: &Work<'_>, name: &str, value: &str, all: &mut Vec<Value>) {
+    all.retain(|item| scalar(item, "name") != Some(name));
+    // As in `ADDRESS#PORT`, `http://ADDRESS:PORT/`.
+    let services = &work.shared.project.services;
+    let mut words = value.split(|c: char| !c.is_ascii_digit() && c != '.');
+    if let Some(of) = words.find_map(|word| fixed_address(services, word)) {
+        let what = format_args!(
+            "environment: {name}: the fixed address of {of}, which it does not have here; use its name"
+        );
+        work.lost(all, what);
+    }
+    all.push(map_of_texts(&[("name", name), ("value", &literal(value))]));
+}
+
+/// A secret that podman gives as a variable.
+fn of_secret(work: &Work<'_>, item: &Value, all: &mut Vec<Value>) {
+    let name = scalar(item, "secret").unwrap_or_default();
+    let object = work.shared.named("Secret", name);
+    let key = map_of_texts(&[("name", &object), ("key", name)]);
+    let mut variable = Entries::new();
+    set_text(
+        &mut variable,
+        "name",
+        scalar(item, "name").unwrap_or_default(),
+    );
+    set(&mut variable, "valueFrom", map([("secretKeyRef", key)]));
+    all.push(Value::Map(variable));
+    let what = format_args!("secret {name}: make a Secret `{object}` with the key `{name}`");
+    work.lost(all, what);
+}
+
+/// The variables of a file.
+fn of_file(work: &Work<'_>, file: &Value, found: &mut Entries, container: &mut Entries) {
+    let path = word(file).or_else(|| scalar(file, "path"));
+    let path = path.unwrap_or_default();
+    let source = work.shared.source;
+    let read = source.text(path).and_then(|content| {
+        let before = |name: &str| find(found, name).and_then(word).map(str::to_owned);
+        match scalar(file, "format") {
+            Some("raw") => Ok(raw_env_file(&content, source.variable)),
+            _ => env_file_after(&content, source.variable, &before),
+        }
+    });
+    match read {
+        Ok(file) => {
+            for name in &file.missing {
+                work.lost(container, format_args!("{path}: {}", unset(name)));
+            }
+            for (name, value) in &file.pairs {
+                set_text(found, name, value);
+            }
+        }
+        Err(_) if scalar(file, "required") == Some("false") => {}
+        Err(why) => work.lost(container, format_args!("env_file: {why}")),
+    }
+}
+
+fn is_valid(work: &Work<'_>, name: &str, container: &mut Entries) -> bool {
+    let letter = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    let valid =
+        !name.is_empty() && name.len() < 254 && name.chars().all(letter) && !name.starts_with("..");
+    if !valid {
+        work.lost(container, format_args!("env_file: the name `{name}`"));
+    }
+    valid
+}
+
+fn config_map(work: &Work<'_>, found: Entries, container: &mut Entries) {
     let of = format!("env_file {}", work.service);
     let name = format!("{}-env", work.service);
     let name = work.shared.object("ConfigMap", &of, &name);
-    work.make(
-        "ConfigMap",
-        &name,
-        vec![("data".to_owned(), Value::Map(found))],
-    );
-    let from = map([("configMapRef", map([("name", text(name))]))]);
+    let mut content = Entries::new();
+    set(&mut content, "data", Value::Map(found));
+    work.make("ConfigMap", &name, content);
+    let from = map([("configMapRef", map_of_texts(&[("name", &name)]))]);
     set(container, "envFrom", Value::List(vec![from]));
 }

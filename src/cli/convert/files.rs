@@ -1,14 +1,16 @@
 //! The files that are converted: those that are named, with what belongs to them, or what lies in the current directory.
 
-use std::collections::BTreeSet;
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::super::args::ConvertArgs;
 use super::super::error::{CliError, Result};
 use super::super::validate;
+use super::MAX_NAMED;
+use super::interpolate::{self, EnvFile};
 use super::unit::{self, Unit};
-use super::{MAX_NAMED, interpolate};
 use crate::sys::file;
+use crate::types::InOrder;
 
 /// The files beside a compose file that override it, of which the first counts.
 const OVERRIDES: [&str; 4] = [
@@ -23,10 +25,7 @@ pub(super) fn paths(args: &ConvertArgs) -> Result<Vec<PathBuf>> {
     if !args.files.is_empty() || !args.line.is_empty() {
         let mut all = Vec::new();
         for path in &args.files {
-            let found = with_units(path);
-            let found = found.map_err(|e| {
-                CliError::new(format!("could not read `{}`", path.display())).because(e)
-            })?;
+            let found = with_units(path).map_err(|e| unreadable(path, &e))?;
             all.extend(found);
         }
         // A unit may be given, and named by another one.
@@ -34,8 +33,13 @@ pub(super) fn paths(args: &ConvertArgs) -> Result<Vec<PathBuf>> {
             let folder = folder(Some(path)).unwrap_or_default();
             folder.join(path.file_name().unwrap_or(path.as_os_str()))
         };
-        let mut places = BTreeSet::new();
-        all.retain(|path| places.insert(place(path)));
+        let mut places = Vec::new();
+        all.retain(|path| {
+            let place = place(path);
+            let is_new = !places.contains(&place);
+            places.push(place);
+            is_new
+        });
         return Ok(all);
     }
     if let Some(listed) = compose_file(args)? {
@@ -47,43 +51,57 @@ pub(super) fn paths(args: &ConvertArgs) -> Result<Vec<PathBuf>> {
         "docker-compose.yaml",
         "docker-compose.yml",
     ];
-    let found = NAMES.iter().map(PathBuf::from).find(|path| path.exists());
-    let found = found.ok_or_else(|| {
-        CliError::usage("nothing to convert: there is no `compose.yaml` here")
-            .hint("coracle convert FILE…, or coracle convert -- docker run …")
-    })?;
-    Ok(with_override(found))
+    match NAMES.iter().find(|name| Path::new(name).exists()) {
+        Some(found) => Ok(with_override(PathBuf::from(found))),
+        None => Err(
+            CliError::usage("nothing to convert: there is no `compose.yaml` here")
+                .hint("coracle convert FILE…, or coracle convert -- docker run …"),
+        ),
+    }
 }
 
 /// A compose file and the one beside it that overrides it, if there is one.
 pub(super) fn with_override(found: PathBuf) -> Vec<PathBuf> {
-    let beside = OVERRIDES.map(|name| found.with_file_name(name));
+    let beside = OVERRIDES.iter().map(|name| found.with_file_name(name));
     let over = beside.into_iter().find(|path| path.exists());
-    std::iter::once(found).chain(over).collect()
+    let mut all = vec![found];
+    all.extend(over);
+    all
 }
 
 /// The files that `COMPOSE_FILE` lists, in the environment or in the file of variables.
 fn compose_file(args: &ConvertArgs) -> Result<Option<Vec<PathBuf>>> {
-    let own = |name: &str| std::env::var(name).ok();
     let usual = PathBuf::from(".env");
     let files = match args.env_file.as_slice() {
         [] if usual.exists() => std::slice::from_ref(&usual),
         given => given,
     };
-    let mut pairs = Vec::new();
-    for path in files {
-        let failed = || CliError::new(format!("could not read `{}`", path.display()));
-        let bytes = file::read_bounded(path, MAX_NAMED).map_err(|e| failed().because(e))?;
-        let found = interpolate::env_file(&String::from_utf8_lossy(&bytes), &own);
-        pairs.extend(found.map_err(|e| failed().because(e))?.pairs);
-    }
-    let of = |name: &str| {
-        let in_file = || pairs.iter().rev().find(|(known, _)| known == name);
-        own(name).or_else(|| Some(in_file()?.1.clone()))
-    };
+    let variables = variables(files)?;
+    let of = |name: &str| own_variable(name).or_else(|| variables.get(name));
     let separator = of("COMPOSE_PATH_SEPARATOR").unwrap_or_else(|| ":".to_owned());
     let listed = of("COMPOSE_FILE").filter(|listed| !listed.is_empty() && !separator.is_empty());
     Ok(listed.map(|listed| listed.split(&separator).map(PathBuf::from).collect()))
+}
+
+/// A variable of the environment.
+pub(super) fn own_variable(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+/// What files of variables say.
+pub(super) fn variables(paths: &[PathBuf]) -> Result<EnvFile> {
+    let mut all = EnvFile::default();
+    for path in paths {
+        let bytes = file::read_bounded(path, MAX_NAMED).map_err(|e| unreadable(path, &e))?;
+        let content = String::from_utf8_lossy(&bytes);
+        let found = interpolate::env_file(&content, &own_variable);
+        all.add(found.map_err(|e| unreadable(path, &e))?);
+    }
+    Ok(all)
+}
+
+fn unreadable(path: &Path, why: &dyn fmt::Display) -> CliError {
+    CliError::new(format!("could not read `{}`", path.display())).because(why)
 }
 
 /// A unit and the units beside it that it names, each with the files of its folders.
@@ -141,7 +159,7 @@ fn with_drop_ins(path: &Path) -> std::io::Result<Vec<PathBuf>> {
                 files.push(file);
             }
         }
-        files.sort_unstable();
+        files.order();
         all.extend(files);
     }
     Ok(all)
@@ -182,7 +200,6 @@ pub(super) fn contents(paths: &[PathBuf]) -> Result<(Texts, Vec<String>)> {
     let is_unit = |path: &PathBuf| unit::is_unit(&path.to_string_lossy());
     let beside_units = paths.iter().any(is_unit);
     for path in paths {
-        let failed = || CliError::new(format!("could not read `{}`", path.display()));
         let mut pass_over = || {
             let what = passed_over(&path.to_string_lossy());
             remarks.push(format!("quadlet: not carried over: {what}"));
@@ -192,7 +209,7 @@ pub(super) fn contents(paths: &[PathBuf]) -> Result<(Texts, Vec<String>)> {
             pass_over();
             continue;
         }
-        let bytes = validate::read(path).map_err(|e| failed().because(e))?;
+        let bytes = validate::read(path).map_err(|e| unreadable(path, &e))?;
         let size = bytes.len() as u64;
         if may_be_none && (size > validate::MAX_FILE || std::str::from_utf8(&bytes).is_err()) {
             pass_over();
@@ -200,12 +217,12 @@ pub(super) fn contents(paths: &[PathBuf]) -> Result<(Texts, Vec<String>)> {
         }
         left = left
             .checked_sub(size)
-            .ok_or_else(|| failed().because("the files have more than 10 MiB"))?;
-        let content = String::from_utf8(bytes).map_err(|_| failed().because("it is not UTF-8"))?;
-        let content = content
-            .strip_prefix('\u{feff}')
-            .map(str::to_owned)
-            .unwrap_or(content);
+            .ok_or_else(|| unreadable(path, &"the files have more than 10 MiB"))?;
+        let content = String::from_utf8(bytes);
+        let mut content = content.map_err(|_| unreadable(path, &"it is not UTF-8"))?;
+        if content.starts_with('\u{feff}') {
+            content.remove(0);
+        }
         all.push((name_of(path, beside_units), content));
     }
     Ok((all, remarks))

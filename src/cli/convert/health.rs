@@ -1,6 +1,6 @@
 //! `healthcheck`: what says whether a container is well.
 
-use super::tree::{Commented, Entries, is_on, number, scalar, scalars, set, texts};
+use super::tree::{Commented, Entries, is_on, map, number, scalar, scalars, set, texts};
 use super::words::{literal, seconds};
 use super::work::Work;
 use crate::spec::value::Value;
@@ -12,57 +12,53 @@ pub(super) fn probes(work: &Work<'_>, service: &Value, container: &mut Entries) 
         return;
     };
     let test = check.get("test");
-    let mut command = scalars(test);
-    let is_text = !matches!(test, Some(Value::List(_)));
-    let first = command.first().map(String::as_str);
-    let command = match first {
+    let command = scalars(test);
+    let is_list = matches!(test, Some(Value::List(_)));
+    let line;
+    let command = match &command[..] {
         _ if is_on(check, "disable") => return,
-        None => {
+        [] => {
             let what = format_args!("healthcheck: the image's own test is not known here");
             work.lost(container, what);
             return;
         }
-        Some("NONE") => return,
-        Some("CMD") if !is_text => command.split_off(1),
-        Some("CMD-SHELL") if !is_text => shell(command.split_off(1).join(" ")),
-        Some(_) => shell(command.join(" ")),
+        ["NONE", ..] => return,
+        ["CMD"] if is_list => return,
+        ["CMD", program @ ..] if is_list => program,
+        words => {
+            let is_marked = is_list && words[0] == "CMD-SHELL";
+            line = words[usize::from(is_marked)..].join(" ");
+            &["/bin/sh", "-c", &line]
+        }
     };
-    if command.is_empty() {
-        return;
-    }
-    for key in ["interval", "timeout", "start_period", "start_interval"] {
+    for key in &["interval", "timeout", "start_period", "start_interval"] {
         if let Some(given) = scalar(check, key).filter(|text| seconds(text).is_none()) {
             let what = format_args!("healthcheck.{key}: {given}: it is no duration such as 1m30s");
             work.lost(container, what);
         }
     }
-    let time = |key: &str, otherwise: u32| time(check, key, otherwise);
     if let Some(given) = scalar(check, "retries").filter(|text| text.parse::<u32>().is_err()) {
         let what = format_args!("healthcheck.retries: {given}: it is no number");
         work.lost(container, what);
     }
     let retries = retries(check);
-    let interval = time("interval", 30);
+    let interval = time(check, "interval", 30);
     let probe = |period: u32, failures: u32| {
         let mut probe = Entries::new();
-        let exec = super::tree::map([("command", texts(command.iter().map(|word| literal(word))))]);
-        set(&mut probe, "exec", exec);
+        let command = command.iter().map(|word| literal(word)).collect();
+        set(&mut probe, "exec", map([("command", texts(command))]));
         set(&mut probe, "periodSeconds", number(period));
-        set(&mut probe, "timeoutSeconds", number(time("timeout", 30)));
+        let timeout = time(check, "timeout", 30);
+        set(&mut probe, "timeoutSeconds", number(timeout));
         set(&mut probe, "failureThreshold", number(failures));
         Value::Map(probe)
     };
-    match scalar(check, "x-on-failure").as_deref() {
+    match scalar(check, "x-on-failure") {
         Some("kill" | "restart" | "stop") => {
-            let start = time("start_period", 0);
-            if start > 0 {
-                let period = time("start_interval", interval);
-                let whole = patience(check);
-                set(
-                    container,
-                    "startupProbe",
-                    probe(period, whole.div_ceil(period)),
-                );
+            if time(check, "start_period", 0) > 0 {
+                let period = time(check, "start_interval", interval);
+                let failures = patience(check).div_ceil(period);
+                set(container, "startupProbe", probe(period, failures));
             }
             set(container, "livenessProbe", probe(interval, retries));
         }
@@ -78,7 +74,7 @@ pub(super) fn probes(work: &Work<'_>, service: &Value, container: &mut Entries) 
 }
 
 fn time(check: &Value, key: &str, otherwise: u32) -> u32 {
-    let given = scalar(check, key).and_then(|text| seconds(&text));
+    let given = scalar(check, key).and_then(seconds);
     given.filter(|s| *s > 0).unwrap_or(otherwise)
 }
 
@@ -93,11 +89,15 @@ pub(super) fn patience(check: &Value) -> u32 {
     time(check, "start_period", 0).saturating_add(failing)
 }
 
+/// The words of a list in JSON.
+pub(super) fn words(written: &str) -> Option<Vec<String>> {
+    serde_json::from_str(written).ok()
+}
+
 /// A health check as podman's command line has it: words of a program as JSON, what a shell reads, or either with the first
 /// word of the image format's (`specgenutil` of podman).
 pub(super) fn test(written: &str) -> Value {
-    let list = serde_json::from_str::<Vec<String>>(written).ok();
-    let words = match list {
+    let mut words = match words(written) {
         Some(words) => words,
         None => {
             let (first, rest) = written.split_once(' ').unwrap_or((written, ""));
@@ -110,19 +110,13 @@ pub(super) fn test(written: &str) -> Value {
     };
     let first = words
         .first()
-        .map(|word| word.to_uppercase())
-        .unwrap_or_default();
-    let kind = match &*first {
-        "NONE" if words.len() == 1 => return texts(["NONE".to_owned()]),
-        "CMD" | "CMD-SHELL" => {
-            return texts(std::iter::once(first).chain(words.into_iter().skip(1)));
-        }
-        _ if words.len() == 1 => "CMD-SHELL",
-        _ => "CMD",
-    };
-    texts(std::iter::once(kind.to_owned()).chain(words))
-}
-
-fn shell(line: String) -> Vec<String> {
-    vec!["/bin/sh".to_owned(), "-c".to_owned(), line]
+        .map_or(String::new(), |word| word.to_uppercase());
+    let is_single = words.len() == 1;
+    match &*first {
+        "CMD" | "CMD-SHELL" => words[0] = first,
+        "NONE" if is_single => words[0] = first,
+        _ if is_single => words.insert(0, "CMD-SHELL".to_owned()),
+        _ => words.insert(0, "CMD".to_owned()),
+    }
+    texts(words)
 }

@@ -1,9 +1,9 @@
 //! What a compose project has in other files: those that it includes or extends, whose paths begin at their own folder.
 
 use super::Source;
-use super::interpolate::{Variables, env_file, unset};
+use super::interpolate::{EnvFile, Variables, env_file, unset};
 use super::project::{merged, read};
-use super::tree::{entries, items, scalar, scalars};
+use super::tree::{entries, find, inner, items, scalar, scalars};
 use crate::spec::value::Value;
 
 /// Limit of files that a project includes.
@@ -49,31 +49,28 @@ fn files(
             continue;
         };
         let own = scalar(item, "project_directory");
-        let own = own.unwrap_or_else(|| folder(first).to_owned());
+        let own = own.unwrap_or_else(|| folder(first));
         // What is not set around it has the values of its own files.
         let given = scalars(item.get("env_file"));
-        let beside = match &*own {
+        let beside = match own {
             "" => ".env".to_owned(),
             own => format!("{}/.env", own.trim_end_matches('/')),
         };
-        let env_files = match given.is_empty() {
-            true => source.text(&beside).into_iter().collect(),
-            false => given
-                .iter()
-                .map(|path| source.text(path))
-                .collect::<Result<Vec<_>, _>>()?,
-        };
-        let mut set = Vec::new();
+        let mut env_files = Vec::new();
+        for path in &given {
+            env_files.push(source.text(path)?);
+        }
+        if given.is_empty() {
+            env_files.extend(source.text(&beside));
+        }
+        let mut set = EnvFile::default();
         let around = |name: &str| variables.get(name);
         for content in env_files {
             let found = env_file(&content, &around).map_err(|why| format!("{first}: {why}"))?;
-            set.extend(found.pairs);
-            lost.extend(found.missing.iter().map(|name| unset(name)));
+            set.add(found);
         }
-        let lookup = |name: &str| {
-            let own = || set.iter().rev().find(|(known, _)| known == name);
-            around(name).or_else(|| own().map(|(_, value)| value.clone()))
-        };
+        say_unset(&set.missing, lost);
+        let lookup = |name: &str| around(name).or_else(|| set.get(name));
         let variables = Variables::new(&lookup);
         let mut other = Value::Map(Vec::new());
         for path in &paths {
@@ -82,12 +79,18 @@ fn files(
             let content = source.text(path)?;
             other = merged("", 0, other, read(&content, path, &variables)?);
         }
-        rebase(&mut other, &own);
+        rebase(&mut other, own);
         files(&mut other, source, &variables, left, lost)?;
-        lost.extend(variables.missing().iter().map(|name| unset(name)));
+        say_unset(&variables.missing(), lost);
         add(whole, &other, first)?;
     }
     Ok(())
+}
+
+fn say_unset(names: &[String], lost: &mut Vec<String>) {
+    for name in names {
+        lost.push(unset(name));
+    }
 }
 
 /// Nothing but networks may be in two files, as in compose.
@@ -100,20 +103,11 @@ fn add(whole: &mut Value, other: &Value, path: &str) -> Result<(), String> {
         if new.is_empty() {
             continue;
         }
-        if !all
-            .iter()
-            .any(|(key, value)| key == top && matches!(value, Value::Map(_)))
-        {
-            all.retain(|(key, _)| key != top);
-            all.push((top.to_owned(), Value::Map(Vec::new())));
-        }
-        let Some((_, Value::Map(there))) = all.iter_mut().find(|(key, _)| key == top) else {
-            continue;
-        };
+        let there = inner(all, top);
         for (name, value) in new {
-            match there.iter().find(|(known, _)| known == name) {
+            match find(there, name) {
                 None => there.push((name.clone(), value.clone())),
-                Some((_, known)) if may_differ || known == value => {}
+                Some(known) if may_differ || known == value => {}
                 Some(_) => {
                     return Err(format!(
                         "`{name}` of `{top}` is in `{path}`, which is included, and elsewhere"
@@ -153,7 +147,7 @@ pub(super) fn rebase(file: &mut Value, folder: &str) {
         each(item, "project_directory", &mut |item| path(item, joined));
     });
     each(file, "services", &mut |services| {
-        for service in inner(services) {
+        for service in values(services) {
             each(service, "env_file", &mut |item| {
                 path(item, joined);
                 each(item, "path", &mut |item| path(item, joined));
@@ -165,15 +159,15 @@ pub(super) fn rebase(file: &mut Value, folder: &str) {
         }
     });
     each(file, "volumes", &mut |all| {
-        for volume in inner(all) {
+        for volume in values(all) {
             each(volume, "driver_opts", &mut |options| {
                 each(options, "device", &mut |item| mount(item, joined));
             });
         }
     });
-    for top in ["secrets", "configs"] {
+    for top in &["secrets", "configs"] {
         each(file, top, &mut |all| {
-            for object in inner(all) {
+            for object in values(all) {
                 each(object, "file", &mut |item| path(item, joined));
             }
         });
@@ -184,7 +178,7 @@ pub(super) fn rebase(file: &mut Value, folder: &str) {
 fn mount(volume: &mut Value, joined: &dyn Fn(&mut String)) {
     match volume {
         Value::String(short) if short.starts_with('.') => joined(short),
-        Value::Map(_) if scalar(volume, "type").as_deref() == Some("bind") => {
+        Value::Map(_) if scalar(volume, "type") == Some("bind") => {
             each(volume, "source", &mut |item| path(item, joined));
         }
         _ => {}
@@ -211,7 +205,7 @@ fn each(value: &mut Value, key: &str, act: &mut dyn FnMut(&mut Value)) {
 }
 
 /// The values of a mapping.
-fn inner(value: &mut Value) -> impl Iterator<Item = &mut Value> {
+fn values(value: &mut Value) -> impl Iterator<Item = &mut Value> {
     let entries = match value {
         Value::Map(entries) => &mut entries[..],
         _ => &mut [],

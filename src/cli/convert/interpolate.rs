@@ -170,6 +170,20 @@ pub(super) struct EnvFile {
     pub(super) missing: Vec<String>,
 }
 
+impl EnvFile {
+    /// The value of a name, which may be there several times: the last one counts.
+    pub(super) fn get(&self, name: &str) -> Option<String> {
+        let mut pairs = self.pairs.iter().rev();
+        let found = pairs.find(|(known, _)| known == name);
+        found.map(|(_, value)| value.clone())
+    }
+
+    pub(super) fn add(&mut self, other: Self) {
+        self.pairs.extend(other.pairs);
+        self.missing.extend(other.missing);
+    }
+}
+
 /// Reads a file of variables: `NAME=VALUE`, with quotes, comments and (but between single quotes) variables, those of
 /// the lines before included. A name without a value has that of the environment, or none.
 pub(super) fn env_file(
@@ -185,7 +199,7 @@ pub(super) fn env_file_after(
     lookup: &dyn Fn(&str) -> Option<String>,
     before: &dyn Fn(&str) -> Option<String>,
 ) -> Result<EnvFile, String> {
-    let mut found: Vec<(String, String)> = Vec::new();
+    let mut found = EnvFile::default();
     let mut missing = BTreeSet::new();
     let mut rest = text.strip_prefix('\u{feff}').unwrap_or(text);
     while !rest.is_empty() {
@@ -198,7 +212,9 @@ pub(super) fn env_file_after(
         let Some(end) = line.find(['=', ':']) else {
             let name = line.trim();
             let value = lookup(name).or_else(|| before(name));
-            found.extend(value.map(|value| (name.to_owned(), value)));
+            found
+                .pairs
+                .extend(value.map(|value| (name.to_owned(), value)));
             rest = after;
             continue;
         };
@@ -206,9 +222,8 @@ pub(super) fn env_file_after(
         let name = name.to_owned();
         let (raw, quote, after) = env_value(&rest[end + 1..])?;
         let seen = |wanted: &str| {
-            let mut set = found.iter().rev();
-            let own = set.find(|(name, _)| name == wanted).map(|(_, v)| v.clone());
-            lookup(wanted).or(own).or_else(|| before(wanted))
+            let own = || found.get(wanted);
+            lookup(wanted).or_else(own).or_else(|| before(wanted))
         };
         let value = match quote {
             Some('\'') => raw,
@@ -219,29 +234,30 @@ pub(super) fn env_file_after(
                 value
             }
         };
-        found.push((name, value));
+        found.pairs.push((name, value));
         rest = after;
     }
-    Ok(EnvFile {
-        pairs: found,
-        missing: missing.into_iter().collect(),
-    })
+    found.missing.extend(missing);
+    Ok(found)
 }
 
 /// Reads a file of variables as `docker run --env-file` and podman do: `NAME=VALUE` to the end of the line as it stands. A
 /// name without a value has that of the environment, or none.
-pub(super) fn raw_env_file(
-    text: &str,
-    lookup: &dyn Fn(&str) -> Option<String>,
-) -> Vec<(String, String)> {
+pub(super) fn raw_env_file(text: &str, lookup: &dyn Fn(&str) -> Option<String>) -> EnvFile {
+    let mut file = EnvFile::default();
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let lines = text.lines().map(str::trim_start);
-    let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
-    let pair = |line: &str| match line.split_once('=') {
-        Some((name, value)) => Some((name.to_owned(), value.to_owned())),
-        None => Some((line.trim_end().to_owned(), lookup(line.trim_end())?)),
-    };
-    lines.filter_map(pair).collect()
+    for line in text.lines().map(str::trim_start) {
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let (name, value) = match line.split_once('=') {
+            Some((name, value)) => (name, Some(value.to_owned())),
+            None => (line.trim_end(), lookup(line.trim_end())),
+        };
+        file.pairs
+            .extend(value.map(|value| (name.to_owned(), value)));
+    }
+    file
 }
 
 /// A value up to the end of its line or of its quotes: what it says, its quote, and what follows.

@@ -3,9 +3,14 @@
 
 use std::path::Path;
 
+use super::container::unconfined;
+use super::mounts::{access_modes, request};
 use super::project::Project;
 use super::text;
-use super::tree::{Commented, Entries, entries, is_on, map, scalar, set, text as string};
+use super::tree::{
+    Commented, Entries, entries, find, find_mut, has, is_yes, map_of_texts, remove, set, set_on,
+    set_text,
+};
 use super::words::{first_free, object_name};
 use crate::spec::names::{dns_label, dns_subdomain, qualified_name};
 use crate::spec::parse;
@@ -133,44 +138,38 @@ impl Changes {
     }
 
     fn document(&mut self, document: &mut Entries, namespace: Option<&str>) {
-        let whole = Value::Map(std::mem::take(document));
-        let kind = scalar(&whole, "kind").unwrap_or_default();
-        let metadata = whole.get("metadata");
-        let name = metadata.and_then(|metadata| scalar(metadata, "name"));
-        self.of = format!("{kind} {}", name.unwrap_or_default());
+        let kind = said(document, "kind").unwrap_or_default();
+        let metadata = entries(find(document, "metadata"));
+        self.of = format!("{kind} {}", said(metadata, "name").unwrap_or_default());
         self.unconfined.clear();
-        let Value::Map(mut fields) = whole else {
-            return;
-        };
         // What an API server would have written.
-        let status = fields.iter().any(|(key, _)| key == "status");
-        self.changed |= status;
-        fields.retain(|(key, _)| key != "status");
-        if let Some(metadata) = inner(&mut fields, "metadata") {
+        self.changed |= has(document, "status");
+        remove(document, "status");
+        let mut own = None;
+        if let Some(metadata) = inner(document, "metadata") {
             self.metadata(metadata);
             if let Some(namespace) = namespace.filter(|_| kind != "Namespace") {
                 self.changed = true;
-                set(metadata, "namespace", string(namespace));
+                set_text(metadata, "namespace", namespace);
             }
+            own = said(metadata, "namespace");
         }
-        let metadata = fields.iter().find(|(key, _)| key == "metadata");
-        let namespace = metadata.and_then(|(_, metadata)| scalar(metadata, "namespace"));
-        if let Some(spec) = inner(&mut fields, "spec") {
+        let namespace = own.as_deref();
+        if let Some(spec) = inner(document, "spec") {
             match &*kind {
-                "Pod" => self.pod(spec, namespace.as_deref()),
+                "Pod" => self.pod(spec, namespace),
                 CLAIM => self.claim(spec),
                 "CronJob" => {
                     let job = inner(spec, "jobTemplate").and_then(|job| inner(job, "spec"));
-                    self.template(job, namespace.as_deref());
+                    self.template(job, namespace);
                 }
-                _ => self.template(Some(spec), namespace.as_deref()),
+                _ => self.template(Some(spec), namespace),
             }
         } else if kind == CLAIM {
             let mut spec = Entries::new();
             self.claim(&mut spec);
-            set(&mut fields, "spec", Value::Map(spec));
+            set(document, "spec", Value::Map(spec));
         }
-        *document = fields;
     }
 
     /// The pods of a workload document.
@@ -187,9 +186,8 @@ impl Changes {
     }
 
     fn metadata(&mut self, metadata: &mut Entries) {
-        let made = |(key, _): &(String, Value)| key == "creationTimestamp";
-        self.changed |= metadata.iter().any(made);
-        metadata.retain(|entry| !made(entry));
+        self.changed |= has(metadata, "creationTimestamp");
+        remove(metadata, "creationTimestamp");
         self.name(metadata, "name", |name| dns_subdomain(name).is_some());
         let Some(annotations) = inner(metadata, "annotations") else {
             return;
@@ -217,30 +215,26 @@ impl Changes {
             self.lost(annotations, &format!("not carried over: {what}"));
         }
         if annotations.is_empty() {
-            metadata.retain(|(key, _)| key != "annotations");
+            remove(metadata, "annotations");
         }
     }
 
     /// Turns the seccomp filter off for a container that has none under podman.
     fn seccomp(&mut self, container: &mut Entries) {
-        let written = Value::Map(container.clone());
-        let name = scalar(&written, "name").unwrap_or_default();
+        let name = said(container, "name").unwrap_or_default();
         if !self.unconfined.contains(&name) {
             return;
         }
-        let security = written.get("securityContext").cloned();
-        let mut security = entries(security.as_ref()).to_vec();
-        if !security.iter().any(|(key, _)| key == "seccompProfile") {
-            let profile = map([("type", string("Unconfined"))]);
-            set(&mut security, "seccompProfile", profile);
+        let mut security = entries(find(container, "securityContext")).to_vec();
+        if !has(&security, "seccompProfile") {
+            set(&mut security, "seccompProfile", unconfined());
             set(container, "securityContext", Value::Map(security));
         }
     }
 
     /// Gives an object a name that Kubernetes allows.
     fn name(&mut self, place: &mut Entries, key: &str, is_refused: fn(&str) -> bool) {
-        let entry = place.iter_mut().find(|(k, _)| k == key);
-        let Some((_, Value::String(name))) = entry else {
+        let Some(Value::String(name)) = find_mut(place, key) else {
             return;
         };
         if !name.is_empty() && is_refused(name) {
@@ -253,7 +247,7 @@ impl Changes {
 
     /// The same for a pod's volume and its mounts, whose long names may begin alike.
     fn volume_name(&mut self, place: &mut Entries, volumes: &mut Names) {
-        let Some((_, Value::String(name))) = place.iter_mut().find(|(key, _)| key == "name") else {
+        let Some(Value::String(name)) = find_mut(place, "name") else {
             return;
         };
         let known = volumes.iter().find(|(written, _)| written == name);
@@ -276,22 +270,19 @@ impl Changes {
     fn pod(&mut self, spec: &mut Entries, namespace: Option<&str>) {
         let is_no_label = |name: &str| dns_label(name).is_some();
         self.name(spec, "hostname", is_no_label);
-        let own_ids = spec.iter().any(|(key, value)| {
-            key == "hostUsers" && value.scalar_text().as_deref() == Some("false")
-        });
+        let own_ids = said(spec, "hostUsers").as_deref() == Some("false");
         let mut volumes = Names::new();
         for volume in maps(spec, "volumes") {
             self.volume_name(volume, &mut volumes);
             self.tmpfs(volume);
             if let Some(claim) = inner(volume, "persistentVolumeClaim") {
                 self.name(claim, "claimName", |name| dns_subdomain(name).is_some());
-                let claim = Value::Map(claim.clone());
-                if let Some(name) = scalar(&claim, "claimName") {
+                if let Some(name) = said(claim, "claimName") {
                     self.claims.push((name, namespace.map(str::to_owned)));
                 }
             }
         }
-        for key in ["initContainers", "containers"] {
+        for key in &["initContainers", "containers"] {
             for container in maps(spec, key) {
                 self.seccomp(container);
                 self.name(container, "name", is_no_label);
@@ -308,33 +299,28 @@ impl Changes {
 
     /// podman prints a tmpfs as if it were a path of the node.
     fn tmpfs(&mut self, volume: &mut Entries) {
-        let tmpfs = |path: &Entries| {
-            path.iter()
-                .any(|(key, value)| key == "path" && *value == string("tmpfs"))
-        };
-        if inner(volume, "hostPath").is_some_and(|path| tmpfs(path)) {
-            volume.retain(|(key, _)| key != "hostPath");
-            set(volume, "emptyDir", map([("medium", string("Memory"))]));
+        let path = entries(find(volume, "hostPath"));
+        if said(path, "path").as_deref() == Some("tmpfs") {
+            remove(volume, "hostPath");
+            set(volume, "emptyDir", map_of_texts(&[("medium", "Memory")]));
             self.changed = true;
         }
     }
 
     /// Takes the options of a mount from its path, as in `/data:ro`.
     fn options(&mut self, mount: &mut Entries) {
-        let path = mount.iter_mut().find(|(key, _)| key == "mountPath");
-        let Some((_, Value::String(path))) = path else {
+        let path = said(mount, "mountPath").unwrap_or_default();
+        let Some((place, options)) = path.rsplit_once(':') else {
             return;
         };
-        let Some((place, options)) = path.clone().rsplit_once(':').map(owned) else {
-            return;
-        };
-        if options.split(',').all(|option| OPTIONS.contains(&option)) {
-            *path = place;
+        let options: Vec<&str> = options.split(',').collect();
+        if options.iter().all(|option| OPTIONS.contains(option)) {
+            set_text(mount, "mountPath", place);
             self.changed = true;
-            if options.split(',').any(|option| option == "ro") {
-                set(mount, "readOnly", Value::Bool(true));
+            if options.contains(&"ro") {
+                set_on(mount, "readOnly");
             }
-            if options.split(',').any(|option| option == "U") {
+            if options.contains(&"U") {
                 self.lost(mount, "not carried over: `U`: its files keep their owner");
             }
         }
@@ -342,15 +328,12 @@ impl Changes {
 
     /// A privileged container has all of /proc without the field; another one would need IDs of its own for it.
     fn proc_mount(&mut self, security: &mut Entries, own_ids: bool) {
-        let all = |(key, value): &(String, Value)| {
-            key == "procMount" && value.scalar_text().as_deref() == Some("Unmasked")
-        };
-        if own_ids || !security.iter().any(all) {
+        if own_ids || said(security, "procMount").as_deref() != Some("Unmasked") {
             return;
         }
-        security.retain(|entry| !all(entry));
+        remove(security, "procMount");
         self.changed = true;
-        if !is_on(&Value::Map(security.clone()), "privileged") {
+        if !said(security, "privileged").is_some_and(|word| is_yes(&word)) {
             let what = "not carried over: `procMount: Unmasked`: it needs `hostUsers: false`";
             self.lost(security, what);
         }
@@ -358,15 +341,13 @@ impl Changes {
 
     /// Adds what a claim needs and podman leaves out: access modes and a size.
     fn claim(&mut self, spec: &mut Entries) {
-        let has = |spec: &Entries, key: &str| spec.iter().any(|(k, _)| k == key);
         if !has(spec, "accessModes") {
             self.changed = true;
-            let modes = Value::List(vec![string("ReadWriteOnce")]);
-            set(spec, "accessModes", modes);
+            set(spec, "accessModes", access_modes());
         }
         if !has(spec, "resources") {
             self.lost(spec, "it had no size so far; this one is the limit");
-            set(spec, "resources", size());
+            set(spec, "resources", request());
         }
     }
 
@@ -374,10 +355,10 @@ impl Changes {
     fn missing_claims(&mut self, all: &[Value]) -> Vec<Value> {
         let mut made: Vec<Value> = Vec::new();
         let name_of = |document: &Value| {
-            let metadata = document.get("metadata")?;
-            let is_claim = scalar(document, "kind").as_deref() == Some(CLAIM);
-            let named = scalar(metadata, "name").filter(|_| is_claim)?;
-            Some((named, scalar(metadata, "namespace")))
+            let metadata = entries(document.get("metadata"));
+            let is_claim = said(entries(Some(document)), "kind").as_deref() == Some(CLAIM);
+            let named = said(metadata, "name").filter(|_| is_claim)?;
+            Some((named, said(metadata, "namespace")))
         };
         for claim in std::mem::take(&mut self.claims) {
             let known = |document: &Value| name_of(document).as_ref() == Some(&claim);
@@ -385,15 +366,15 @@ impl Changes {
                 continue;
             }
             let (name, namespace) = claim;
-            let mut metadata = vec![("name".to_owned(), string(name.clone()))];
+            let mut metadata = Entries::new();
+            set_text(&mut metadata, "name", &name);
             if let Some(namespace) = namespace {
-                set(&mut metadata, "namespace", string(namespace));
+                set_text(&mut metadata, "namespace", &namespace);
             }
-            let mut document = vec![
-                ("apiVersion".to_owned(), string("v1")),
-                ("kind".to_owned(), string(CLAIM)),
-                ("metadata".to_owned(), Value::Map(metadata)),
-            ];
+            let mut document = Entries::new();
+            set_text(&mut document, "apiVersion", "v1");
+            set_text(&mut document, "kind", CLAIM);
+            set(&mut document, "metadata", Value::Map(metadata));
             self.of = format!("{CLAIM} {name}");
             self.lost(
                 &mut document,
@@ -408,27 +389,24 @@ impl Changes {
     }
 }
 
-fn owned((a, b): (&str, &str)) -> (String, String) {
-    (a.to_owned(), b.to_owned())
-}
-
-fn size() -> Value {
-    map([("requests", map([("storage", string("10Gi"))]))])
+/// What a manifest says for a key, if it is a scalar.
+fn said(entries: &[(String, Value)], key: &str) -> Option<String> {
+    let value = find(entries, key).filter(|value| **value != Value::Null)?;
+    value.scalar_text()
 }
 
 /// The mapping of a key.
 fn inner<'e>(entries: &'e mut Entries, key: &str) -> Option<&'e mut Entries> {
-    match entries.iter_mut().find(|(k, _)| k == key) {
-        Some((_, Value::Map(inner))) => Some(inner),
+    match find_mut(entries, key) {
+        Some(Value::Map(inner)) => Some(inner),
         _ => None,
     }
 }
 
 /// The mappings in the list of a key.
 fn maps<'e>(entries: &'e mut Entries, key: &str) -> impl Iterator<Item = &'e mut Entries> {
-    let list = entries.iter_mut().find(|(k, _)| k == key);
-    let items = match list {
-        Some((_, Value::List(items))) => items.as_mut_slice(),
+    let items = match find_mut(entries, key) {
+        Some(Value::List(items)) => items.as_mut_slice(),
         _ => &mut [],
     };
     items.iter_mut().filter_map(|item| match item {

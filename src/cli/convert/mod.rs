@@ -116,7 +116,8 @@ struct File {
     documents: Vec<Value>,
 }
 
-/// What a project was converted to.
+/// What projects were converted to.
+#[derive(Default)]
 struct Output {
     /// Comments about the whole.
     head: tree::Entries,
@@ -177,59 +178,15 @@ fn convert(
     name: Option<&str>,
     namespace: Option<&str>,
 ) -> std::result::Result<Output, String> {
-    let mut projects = Vec::new();
-    match given {
+    let projects = match given {
         Given::Line(words) => {
             let mut project = of_lines();
             run_line::command(words, &mut project)?;
-            projects.push(project);
+            vec![project]
         }
-        Given::Files(files) => {
-            let kinds = kinds(files);
-            let of = |wanted: Kind| {
-                let all = files.iter().zip(&kinds);
-                let all = all.filter(|(_, kind)| **kind == wanted);
-                all.map(|(file, _)| file.clone()).collect::<Vec<_>>()
-            };
-            let compose = of(Kind::Compose);
-            if !compose.is_empty() {
-                let read = project::load(&compose, source, name);
-                projects.push(read.map_err(|why| match files.len() {
-                    1 => why,
-                    _ => in_files(&compose, why),
-                })?);
-            }
-            let units = of(Kind::Quadlet);
-            let mut manifests = of(Kind::Manifests);
-            if !units.is_empty() {
-                let mut project = Project {
-                    origin: "quadlet",
-                    ..Project::default()
-                };
-                let used = quadlet::load(&units, source, &mut project)?;
-                let is_used = |file: &str| used.contains(&source.absolute(file));
-                // A unit has them in its pods already.
-                manifests.retain(|(file, _)| !is_used(file));
-                for (file, _) in of(Kind::Other).iter().filter(|(file, _)| !is_used(file)) {
-                    project.left_out.push(files::passed_over(file));
-                }
-                projects.push(project);
-            }
-            projects.extend(kube::load(&manifests, name)?);
-            for (file, content) in of(Kind::Lines) {
-                let mut project = of_lines();
-                let read = run_line::lines(&content, &mut project);
-                read.map_err(|why| format!("{file}: {why}"))?;
-                projects.push(project);
-            }
-        }
-    }
-    let mut whole = Output {
-        head: Vec::new(),
-        files: Vec::new(),
-        manifests: Vec::new(),
-        remarks: Vec::new(),
+        Given::Files(files) => projects(files, source, name)?,
     };
+    let mut whole = Output::default();
     for mut project in projects {
         if let Some(name) = name {
             // The name of a single container is that of its pod.
@@ -239,36 +196,83 @@ fn convert(
             }
         }
         let mut left = MAX_VALUES;
-        let mut services = project.services.iter();
-        services.try_for_each(|(_, service)| project::bounded(service, &mut left))?;
-        let made = documents::documents(&project, source, namespace);
-        whole.head.extend(made.head);
-        whole.files.extend(made.files);
-        whole.remarks.extend(made.remarks);
-        for (file, content) in made.manifests {
+        for (_, service) in &project.services {
+            project::bounded(service, &mut left)?;
+        }
+        documents::documents(&project, source, namespace, &mut whole);
+        for (file, content) in project.manifests {
             let (content, remarks) = kube::converted(&file, &content, namespace)?;
             whole.manifests.push((file, content));
             whole.remarks.extend(remarks);
         }
     }
-    match whole.files.is_empty() && whole.manifests.is_empty() {
-        true => {
-            let nothing = "there is nothing in it that a pod can be made of".to_owned();
-            Err(std::iter::once(nothing)
-                .chain(whole.remarks)
-                .collect::<Vec<_>>()
-                .join("; "))
-        }
-        false => Ok(whole),
+    if whole.files.is_empty() && whole.manifests.is_empty() {
+        let nothing = "there is nothing in it that a pod can be made of".to_owned();
+        whole.remarks.insert(0, nothing);
+        return Err(whole.remarks.join("; "));
     }
+    Ok(whole)
+}
+
+/// The projects of files: one of all compose files, one of all units, and so on.
+fn projects(
+    files: &[(String, String)],
+    source: &Source<'_>,
+    name: Option<&str>,
+) -> std::result::Result<Vec<Project>, String> {
+    let kinds = kinds(files);
+    let of = |wanted: Kind| {
+        let mut all = Vec::new();
+        for (file, kind) in files.iter().zip(&kinds) {
+            if *kind == wanted {
+                all.push(file.clone());
+            }
+        }
+        all
+    };
+    let mut projects = Vec::new();
+    let compose = of(Kind::Compose);
+    if !compose.is_empty() {
+        let read = project::load(&compose, source, name);
+        projects.push(read.map_err(|why| match files.len() {
+            1 => why,
+            _ => in_files(&compose, why),
+        })?);
+    }
+    let units = of(Kind::Quadlet);
+    let mut manifests = of(Kind::Manifests);
+    if !units.is_empty() {
+        let mut project = Project {
+            origin: "quadlet",
+            ..Project::default()
+        };
+        let used = quadlet::load(&units, source, &mut project)?;
+        let is_used = |file: &str| used.contains(&source.absolute(file));
+        // A unit has them in its pods already.
+        manifests.retain(|(file, _)| !is_used(file));
+        for (file, _) in of(Kind::Other) {
+            if !is_used(&file) {
+                project.left_out.push(files::passed_over(&file));
+            }
+        }
+        projects.push(project);
+    }
+    projects.extend(kube::load(&manifests, name)?);
+    for (file, content) in of(Kind::Lines) {
+        let mut project = of_lines();
+        let read = run_line::lines(&content, &mut project);
+        read.map_err(|why| format!("{file}: {why}"))?;
+        projects.push(project);
+    }
+    Ok(projects)
 }
 
 /// An error that says which files it is about.
 fn in_files(files: &[(String, String)], why: String) -> String {
-    let mut names = files.iter().map(|(name, _)| &**name);
-    match names.clone().any(|name| why.contains(name)) {
+    let names: Vec<&str> = files.iter().map(|(name, _)| &**name).collect();
+    match names.iter().any(|name| why.contains(name)) {
         true => why,
-        false => format!("{}: {why}", names.by_ref().collect::<Vec<_>>().join(", ")),
+        false => format!("{}: {why}", names.join(", ")),
     }
 }
 
@@ -304,38 +308,19 @@ pub(super) fn run(args: &ConvertArgs) -> Result<ExitCode> {
             (Given::Files(files), passed_over)
         }
     };
-    let own = |name: &str| std::env::var(name).ok();
-    let mut set = Vec::new();
-    let mut missing = Vec::new();
-    let env_files = match args.env_file.is_empty() {
-        true if given.has_compose() && folder.join(".env").exists() => vec![folder.join(".env")],
-        true => Vec::new(),
-        false => args.env_file.clone(),
+    let usual = folder.join(".env");
+    let env_files = match &*args.env_file {
+        [] if given.has_compose() && usual.exists() => std::slice::from_ref(&usual),
+        given => given,
     };
-    for path in env_files {
-        let failed = || CliError::new(format!("could not read `{}`", path.display()));
-        let bytes = file::read_bounded(&path, MAX_NAMED).map_err(|e| failed().because(e))?;
-        let content = String::from_utf8_lossy(&bytes);
-        let found = interpolate::env_file(&content, &own);
-        let found = found.map_err(|e| failed().because(e))?;
-        set.extend(found.pairs);
-        missing.extend(found.missing);
-    }
-    let variable = |name: &str| {
-        let in_file = || {
-            set.iter()
-                .rev()
-                .find(|(n, _)| n == name)
-                .map(|(_, v)| v.clone())
-        };
-        own(name).or_else(in_file)
-    };
+    let set = files::variables(env_files)?;
+    let variable = |name: &str| files::own_variable(name).or_else(|| set.get(name));
     let source = Source {
         read: &read,
         variable: &variable,
         folder: &folder.to_string_lossy(),
         profiles: &args.profile,
-        missing: &missing,
+        missing: &set.missing,
     };
     let converted = convert(
         &given,
@@ -357,24 +342,28 @@ pub(super) fn run(args: &ConvertArgs) -> Result<ExitCode> {
         }
     })?;
     output.remarks.extend(passed_over);
-    finish(args, &output, failed)
+    finish(args, &output, &failed)
 }
 
 /// Checks and writes what was made; says what was not.
-fn finish(args: &ConvertArgs, output: &Output, failed: impl Fn() -> CliError) -> Result<ExitCode> {
+fn finish(args: &ConvertArgs, output: &Output, failed: &dyn Fn() -> CliError) -> Result<ExitCode> {
     let texts = output.texts();
     let whole: Vec<&str> = texts.iter().map(|(_, text)| &**text).collect();
     let whole = whole.join("---\n");
     // An error names the pod whose file it is in; what two files contradict each other in, only the whole shows.
     let check = |name: &str, text: &str| validate::validate_bytes(name, text.as_bytes()).errors;
-    let of_file = |(name, text): &(String, String)| check(&format!("manifest of {name}"), text);
-    let mut errors: Vec<String> = texts.iter().flat_map(of_file).collect();
+    let mut errors = Vec::new();
+    for (name, text) in &texts {
+        errors.extend(check(&format!("manifest of {name}"), text));
+    }
     if errors.is_empty() {
         errors = check("manifests", &whole);
     }
     if !errors.is_empty() {
-        let because = |error: CliError, why: &String| error.because(why);
-        let error = errors.iter().fold(failed(), because);
+        let mut error = failed();
+        for why in &errors {
+            error = error.because(why);
+        }
         return Err(
             error.hint("the manifests would not be valid: change this before the conversion")
         );

@@ -1,7 +1,8 @@
 //! `volumes`, `tmpfs`, `shm_size`, `secrets` and `configs`: what is mounted into a container, and from where.
 
 use super::tree::{
-    Commented, Entries, entries, is_on, is_yes, items, map, scalar, scalars, set, text,
+    Commented, Entries, entries, find, is_on, is_yes, items, map, map_of_texts, number, scalar,
+    scalars, set, set_on, set_text, text, word,
 };
 use super::words::size;
 use super::work::{Pod, Work};
@@ -12,38 +13,35 @@ const CLAIM: &str = "PersistentVolumeClaim";
 
 /// A volume and where it is mounted.
 #[derive(Default)]
-struct Mount {
-    kind: String,
-    source: String,
-    target: String,
+struct Mount<'a> {
+    kind: &'a str,
+    source: &'a str,
+    target: &'a str,
     read_only: bool,
     propagation: Option<&'static str>,
-    part: Option<String>,
+    part: Option<&'a str>,
     size: Option<String>,
 }
 
 /// The container's mounts; the volumes they need are added to the pod.
 pub(super) fn mounts(work: &Work<'_>, service: &Value, pod: &mut Pod) -> Vec<Value> {
     let mut all = Vec::new();
-    for (item, replaced) in with_replaced(service.get("volumes"), volume_target) {
-        if replaced {
-            let target = volume_target(item);
-            work.lost(
-                &mut all,
-                format_args!("volume {target}: another is mounted there"),
-            );
-            continue;
-        }
-        match item {
-            Value::Map(_) => long(work, item, pod, &mut all),
-            item => short(work, &item.scalar_text().unwrap_or_default(), pod, &mut all),
+    let target = |item: &Value| volume_target(item).to_owned();
+    for (item, replaced) in with_replaced(service.get("volumes"), &target) {
+        match word(item) {
+            _ if replaced => {
+                let what = format_args!("volume {}: another is mounted there", volume_target(item));
+                work.lost(&mut all, what);
+            }
+            Some(written) => short(work, written, pod, &mut all),
+            None => long(work, item, pod, &mut all),
         }
     }
     for item in scalars(service.get("tmpfs")) {
-        let (target, options) = item.split_once(':').unwrap_or((&item, ""));
+        let (target, options) = item.split_once(':').unwrap_or((item, ""));
         let mut mount = Mount {
-            kind: "tmpfs".to_owned(),
-            target: target.to_owned(),
+            kind: "tmpfs",
+            target,
             ..Mount::default()
         };
         for option in options.split(',') {
@@ -51,30 +49,30 @@ pub(super) fn mounts(work: &Work<'_>, service: &Value, pod: &mut Pod) -> Vec<Val
                 "ro" => mount.read_only = true,
                 // What is so anyway.
                 "" | "rw" | "nosuid" | "nodev" | "mode=1777" | "mode=777" | "mode=0777" => {}
-                option => match option.strip_prefix("size=") {
-                    Some(wanted) if size(wanted).is_some() => mount.size = size(wanted),
-                    _ => work.lost(
-                        &mut all,
-                        format_args!("tmpfs {target}: the option {option}"),
-                    ),
+                option => match option.strip_prefix("size=").and_then(size) {
+                    Some(size) => mount.size = Some(size),
+                    None => {
+                        let what = format_args!("tmpfs {target}: the option {option}");
+                        work.lost(&mut all, what);
+                    }
                 },
             }
         }
         add(work, &mount, pod, &mut all);
     }
-    let shares_memory = scalar(service, "ipc").as_deref() == Some("host");
+    let shares_memory = scalar(service, "ipc") == Some("host");
     let wanted = scalar(service, "shm_size");
-    let own = |mount: &Value| scalar(mount, "mountPath").as_deref() == Some("/dev/shm");
+    let own = |mount: &Value| scalar(mount, "mountPath") == Some("/dev/shm");
     if shares_memory && wanted.is_some() && !all.iter().any(own) {
         let what = format_args!("shm_size: with `ipc: host` it is the node's memory, of its size");
         work.lost(&mut all, what);
     }
     if let Some(wanted) = wanted.filter(|_| !shares_memory) {
         let mount = Mount {
-            kind: "tmpfs".to_owned(),
-            source: "shm".to_owned(),
-            target: "/dev/shm".to_owned(),
-            size: size(&wanted),
+            kind: "tmpfs",
+            source: "shm",
+            target: "/dev/shm",
+            size: size(wanted),
             ..Mount::default()
         };
         if mount.size.is_none() {
@@ -82,14 +80,8 @@ pub(super) fn mounts(work: &Work<'_>, service: &Value, pod: &mut Pod) -> Vec<Val
         }
         add(work, &mount, pod, &mut all);
     }
-    for (list, top, kind) in [("secrets", true, "Secret"), ("configs", false, "ConfigMap")] {
-        let target = |item: &Value| file_target(item, top);
-        for (item, replaced) in with_replaced(service.get(list), target) {
-            if !replaced {
-                file(work, item, (top, kind), pod, &mut all);
-            }
-        }
-    }
+    files(work, service, true, pod, &mut all);
+    files(work, service, false, pod, &mut all);
     if !is_on(service, "privileged") {
         let what =
             format_args!("propagation: only a privileged container passes mounts on to the node");
@@ -107,27 +99,42 @@ pub(super) fn mounts(work: &Work<'_>, service: &Value, pod: &mut Pod) -> Vec<Val
 }
 
 /// The items of a list, each with whether a later one has its target: as in compose, that is in its place.
-fn with_replaced(
-    list: Option<&Value>,
-    target: impl Fn(&Value) -> String,
-) -> impl Iterator<Item = (&Value, bool)> {
+fn with_replaced<'v>(
+    list: Option<&'v Value>,
+    target: &dyn Fn(&Value) -> String,
+) -> Vec<(&'v Value, bool)> {
     let all = items(list);
-    let targets: Vec<String> = all.iter().map(|item| target(item)).collect();
-    let replaced = move |at: usize| targets[at + 1..].contains(&targets[at]);
-    let all = all.into_iter().enumerate();
-    all.map(move |(at, item)| (item, replaced(at)))
+    let targets: Vec<String> = all.iter().map(target).collect();
+    let replaced = |at: usize| targets[at + 1..].contains(&targets[at]);
+    let all = all.iter().enumerate();
+    all.map(|(at, item)| (item, replaced(at))).collect()
 }
 
-fn volume_target(item: &Value) -> String {
+fn volume_target(item: &Value) -> &str {
     let target = scalar(item, "target").or_else(|| {
-        let written = item.scalar_text()?;
-        let mut parts = written.split(':');
-        let first = parts.next().map(str::to_owned);
-        parts.next().map(str::to_owned).or(first)
+        let mut parts = word(item)?.split(':');
+        let first = parts.next();
+        parts.next().or(first)
     });
-    let target = target.unwrap_or_default();
-    target.trim_end_matches('/').to_owned()
+    target.unwrap_or_default().trim_end_matches('/')
 }
+
+/// Options of a volume that say what is so anyway. Without SELinux labels there is nothing to relabel.
+const MEANINGLESS: [&str; 13] = [
+    "",
+    "bind",
+    "cached",
+    "consistent",
+    "copy",
+    "delegated",
+    "nocopy",
+    "private",
+    "rbind",
+    "rprivate",
+    "rw",
+    "z",
+    "Z",
+];
 
 /// `[SOURCE:]TARGET[:OPTIONS]`.
 fn short(work: &Work<'_>, written: &str, pod: &mut Pod, all: &mut Vec<Value>) {
@@ -141,54 +148,57 @@ fn short(work: &Work<'_>, written: &str, pod: &mut Pod, all: &mut Vec<Value>) {
     };
     let mut mount = Mount {
         kind: match source.starts_with(['/', '.', '~']) {
-            true => "bind".to_owned(),
-            false => "volume".to_owned(),
+            true => "bind",
+            false => "volume",
         },
-        source: source.to_owned(),
-        target: target.to_owned(),
+        source,
+        target,
         ..Mount::default()
     };
     for option in options.split(',') {
-        match option {
-            "ro" | "readonly" => mount.read_only = true,
-            "rshared" | "shared" => mount.propagation = Some("Bidirectional"),
-            "rslave" | "slave" => mount.propagation = Some("HostToContainer"),
-            // Without SELinux labels there is nothing to relabel; the others say what is so anyway.
-            "" | "rw" | "z" | "Z" | "nocopy" | "copy" | "cached" | "delegated" | "consistent"
-            | "rprivate" | "private" | "rbind" | "bind" => {}
-            other => work.lost(all, format_args!("volume {written}: the option {other}")),
+        let passed_on = propagation(option);
+        if ["ro", "readonly"].contains(&option) {
+            mount.read_only = true;
+        } else if passed_on.is_some() {
+            mount.propagation = passed_on;
+        } else if !MEANINGLESS.contains(&option) {
+            work.lost(all, format_args!("volume {written}: the option {option}"));
         }
     }
     add(work, &mount, pod, all);
 }
 
+fn propagation(option: &str) -> Option<&'static str> {
+    match option {
+        "rshared" | "shared" => Some("Bidirectional"),
+        "rslave" | "slave" => Some("HostToContainer"),
+        _ => None,
+    }
+}
+
 fn long(work: &Work<'_>, item: &Value, pod: &mut Pod, all: &mut Vec<Value>) {
     let inner = |key: &str, field: &str| item.get(key).and_then(|v| scalar(v, field));
     let mount = Mount {
-        kind: scalar(item, "type").unwrap_or_else(|| "volume".to_owned()),
+        kind: scalar(item, "type").unwrap_or("volume"),
         source: scalar(item, "source").unwrap_or_default(),
         target: scalar(item, "target").unwrap_or_default(),
         read_only: is_on(item, "read_only"),
-        propagation: match inner("bind", "propagation").as_deref() {
-            Some("rshared" | "shared") => Some("Bidirectional"),
-            Some("rslave" | "slave") => Some("HostToContainer"),
-            _ => None,
-        },
+        propagation: inner("bind", "propagation").and_then(propagation),
         part: inner("volume", "subpath").or_else(|| inner("image", "subpath")),
-        size: inner("tmpfs", "size").and_then(|s| size(&s)),
+        size: inner("tmpfs", "size").and_then(size),
     };
     if let Some(wanted) = inner("tmpfs", "size").filter(|_| mount.size.is_none()) {
         let what = format_args!("{} {}: the size {wanted}", mount.kind, mount.target);
         work.lost(all, what);
     }
     for (key, value) in entries(Some(item)) {
-        let of = format!("{} {}", mount.kind, mount.target);
         for option in unknown_options(key, value) {
-            work.lost(all, format_args!("{of}: the option {option}"));
+            let what = format_args!("{} {}: the option {option}", mount.kind, mount.target);
+            work.lost(all, what);
         }
     }
     let makes = inner("bind", "create_host_path");
-    if makes.is_some_and(|word| !is_yes(&word)) {
+    if makes.is_some_and(|word| !is_yes(word)) {
         let what = format_args!(
             "bind {}: create_host_path: false: a path that is missing is made; `type: Directory` or `type: File` beside \
              the `path` refuses that",
@@ -201,18 +211,24 @@ fn long(work: &Work<'_>, item: &Value, pod: &mut Pod, all: &mut Vec<Value>) {
 
 /// The options of a mount in its long form that neither are carried over nor say what is so anyway.
 fn unknown_options(key: &str, value: &Value) -> Vec<String> {
-    let known: &[&str] = match key {
-        "type" | "source" | "target" | "read_only" | "consistency" => return Vec::new(),
-        "bind" => &["propagation", "create_host_path", "selinux"],
-        "volume" => &["subpath", "nocopy"],
-        "image" => &["subpath"],
-        "tmpfs" => &["size"],
-        key if key.starts_with("x-") => return Vec::new(),
-        key => return vec![key.to_owned()],
-    };
-    let inner = entries(Some(value)).iter();
-    let inner = inner.filter(|(name, _)| !known.contains(&&**name));
-    inner.map(|(name, _)| format!("{key}.{name}")).collect()
+    const PLAIN: [&str; 5] = ["type", "source", "target", "read_only", "consistency"];
+    const NESTED: [(&str, &[&str]); 4] = [
+        ("bind", &["propagation", "create_host_path", "selinux"]),
+        ("volume", &["subpath", "nocopy"]),
+        ("image", &["subpath"]),
+        ("tmpfs", &["size"]),
+    ];
+    let mut unknown = Vec::new();
+    if let Some((_, known)) = NESTED.iter().find(|(outer, _)| *outer == key) {
+        for (name, _) in entries(Some(value)) {
+            if !known.contains(&&**name) {
+                unknown.push(format!("{key}.{name}"));
+            }
+        }
+    } else if !PLAIN.contains(&key) && !key.starts_with("x-") {
+        unknown.push(key.to_owned());
+    }
+    unknown
 }
 
 fn add(work: &Work<'_>, mount: &Mount, pod: &mut Pod, all: &mut Vec<Value>) {
@@ -224,13 +240,13 @@ fn add(work: &Work<'_>, mount: &Mount, pod: &mut Pod, all: &mut Vec<Value>) {
     if !target.starts_with('/') || target.contains(':') || target == "/" {
         return lost(all, "no path of a container");
     }
-    let taken = |m: &Value| m.get("mountPath") == Some(&text(target));
+    let taken = |m: &Value| scalar(m, "mountPath") == Some(target);
     if all.iter().any(taken) {
         return lost(all, "something is mounted there already");
     }
     let mut read_only = mount.read_only;
-    let volume = match &*mount.kind {
-        "bind" => bind(work, &mount.source, pod),
+    let volume = match mount.kind {
+        "bind" => bind(work, mount.source, pod),
         "volume" if mount.source.is_empty() => Ok(scratch(pod, target)),
         "volume" => named(work, mount, pod).map(|(volume, is_read_only)| {
             read_only |= is_read_only;
@@ -238,7 +254,7 @@ fn add(work: &Work<'_>, mount: &Mount, pod: &mut Pod, all: &mut Vec<Value>) {
         }),
         "tmpfs" => Ok(memory(pod, mount, target)),
         "image" => {
-            let image = map([("reference", text(&*mount.source))]);
+            let image = map_of_texts(&[("reference", mount.source)]);
             Ok(pod.volume("image", "image", &image))
         }
         _ => Err("this kind of volume"),
@@ -251,16 +267,16 @@ fn add(work: &Work<'_>, mount: &Mount, pod: &mut Pod, all: &mut Vec<Value>) {
         lost(all, "it begins empty, without the image's files there");
     }
     let mut entry = Entries::new();
-    set(&mut entry, "name", text(volume));
-    set(&mut entry, "mountPath", text(target));
-    if let Some(part) = &mount.part {
-        set(&mut entry, "subPath", text(part.trim_start_matches('/')));
+    set_text(&mut entry, "name", &volume);
+    set_text(&mut entry, "mountPath", target);
+    if let Some(part) = mount.part {
+        set_text(&mut entry, "subPath", part.trim_start_matches('/'));
     }
     if read_only {
-        set(&mut entry, "readOnly", Value::Bool(true));
+        set_on(&mut entry, "readOnly");
     }
     if let Some(propagation) = mount.propagation {
-        set(&mut entry, "mountPropagation", text(propagation));
+        set_text(&mut entry, "mountPropagation", propagation);
     }
     all.push(Value::Map(entry));
 }
@@ -271,14 +287,15 @@ fn scratch(pod: &mut Pod, target: &str) -> String {
     pod.volume(wish, "emptyDir", &Value::Map(Vec::new()))
 }
 
-fn memory(pod: &mut Pod, mount: &Mount, target: &str) -> String {
-    let mut source = vec![("medium".to_owned(), text("Memory"))];
+fn memory(pod: &mut Pod, mount: &Mount<'_>, target: &str) -> String {
+    let mut source = Entries::new();
+    set_text(&mut source, "medium", "Memory");
     if let Some(size) = &mount.size {
-        set(&mut source, "sizeLimit", text(&**size));
+        set_text(&mut source, "sizeLimit", size);
     }
     let wish = match mount.source.is_empty() {
         true => target.rsplit('/').next().unwrap_or_default(),
-        false => &mount.source,
+        false => mount.source,
     };
     pod.volume(wish, "emptyDir", &Value::Map(source))
 }
@@ -292,7 +309,7 @@ fn bind(work: &Work<'_>, source: &str, pod: &mut Pod) -> Result<String, &'static
     let wish = path.rsplit('/').next().unwrap_or_default();
     let wish = if wish.is_empty() { "root" } else { wish };
     let before = pod.volumes.len();
-    let name = pod.volume(wish, "hostPath", &map([("path", text(&*path))]));
+    let name = pod.volume(wish, "hostPath", &map_of_texts(&[("path", &path)]));
     if !source.starts_with('/')
         && pod.volumes.len() > before
         && let Some(Value::Map(volume)) = pod.volumes.last_mut()
@@ -304,15 +321,13 @@ fn bind(work: &Work<'_>, source: &str, pod: &mut Pod) -> Result<String, &'static
 }
 
 /// A volume of the project: a claim, unless it is a directory of the node. With its name goes whether it can only be read.
-fn named(work: &Work<'_>, of: &Mount, pod: &mut Pod) -> Result<(String, bool), &'static str> {
-    let source = &*of.source;
-    let volumes = &work.shared.project.volumes;
-    let declared = volumes.iter().find(|(name, _)| name == source);
-    let declared = declared.map_or(&Value::Null, |(_, volume)| volume);
+fn named(work: &Work<'_>, of: &Mount<'_>, pod: &mut Pod) -> Result<(String, bool), &'static str> {
+    let source = of.source;
+    let declared = find(&work.shared.project.volumes, source).unwrap_or(&Value::Null);
     let option = |key: &str| declared.get("driver_opts").and_then(|o| scalar(o, key));
-    match (option("type").as_deref(), option("device")) {
+    let options = option("o").unwrap_or_default();
+    match (option("type"), option("device")) {
         (Some("tmpfs"), _) => {
-            let options = option("o").unwrap_or_default();
             let wanted = options.split(',').find_map(|o| o.strip_prefix("size="));
             let others = options.split(',').filter(|o| !o.is_empty());
             for other in others.filter(|o| !o.starts_with("size=")) {
@@ -324,14 +339,13 @@ fn named(work: &Work<'_>, of: &Mount, pod: &mut Pod) -> Result<(String, bool), &
                 work.lost(&mut pod.volumes, what);
             }
             let mount = Mount {
-                source: source.to_owned(),
+                source,
                 size: wanted.and_then(size),
                 ..Mount::default()
             };
             return Ok((memory(pod, &mount, source), false));
         }
         (Some("none" | "bind") | None, Some(device)) if device.starts_with(['/', '.', '~']) => {
-            let options = option("o").unwrap_or_default();
             let mut read_only = false;
             for option in options.split(',') {
                 match option {
@@ -343,12 +357,12 @@ fn named(work: &Work<'_>, of: &Mount, pod: &mut Pod) -> Result<(String, bool), &
                     }
                 }
             }
-            return Ok((bind(work, &device, pod)?, read_only));
+            return Ok((bind(work, device, pod)?, read_only));
         }
         (Some(_), _) => return Err("mount it on the node and use a `hostPath`"),
         (None, _) => {}
     }
-    if let Some(driver) = scalar(declared, "driver").filter(|driver| driver != "local") {
+    if let Some(driver) = scalar(declared, "driver").filter(|driver| *driver != "local") {
         let what = format_args!(
             "volume {source}: the driver {driver}: it is a directory of the node here"
         );
@@ -356,14 +370,12 @@ fn named(work: &Work<'_>, of: &Mount, pod: &mut Pod) -> Result<(String, bool), &
     }
     let (external, own_name) = elsewhere(declared);
     let claim = match own_name {
-        Some(name) => work.shared.named(CLAIM, &name),
+        Some(name) => work.shared.named(CLAIM, name),
         None if external => work.shared.named(CLAIM, source),
         None => work
             .shared
             .object(CLAIM, &format!("volume {source}"), source),
     };
-    let modes = Value::List(vec![text("ReadWriteOnce")]);
-    let request = map([("requests", map([("storage", text("10Gi"))]))]);
     let mut content = Entries::new();
     if external {
         let hint = format!("the volume {source} was made elsewhere: its data is to be copied");
@@ -373,21 +385,29 @@ fn named(work: &Work<'_>, of: &Mount, pod: &mut Pod) -> Result<(String, bool), &
             "it begins empty: what the image has there, and its owner, are not copied into it";
         content.comment(hint.to_owned());
     }
-    let hint = "it had no size so far; this one is the limit".to_owned();
     let mut spec = Entries::new();
-    set(&mut spec, "accessModes", modes);
-    spec.comment(hint);
-    set(&mut spec, "resources", request);
+    set(&mut spec, "accessModes", access_modes());
+    spec.comment("it had no size so far; this one is the limit".to_owned());
+    set(&mut spec, "resources", request());
     set(&mut content, "spec", Value::Map(spec));
     work.make(CLAIM, &claim, content);
-    let volume = map([("claimName", text(claim))]);
+    let volume = map_of_texts(&[("claimName", &claim)]);
     let name = pod.volume(source, "persistentVolumeClaim", &volume);
     Ok((name, false))
 }
 
+/// What a claim asks for that says nothing of it.
+pub(super) fn access_modes() -> Value {
+    Value::List(vec![text("ReadWriteOnce")])
+}
+
+pub(super) fn request() -> Value {
+    map([("requests", map_of_texts(&[("storage", "10Gi")]))])
+}
+
 /// Whether a volume, secret or config is made elsewhere, and the name that is its own. Files of the first forms of compose
 /// have it below `external`.
-fn elsewhere(declared: &Value) -> (bool, Option<String>) {
+fn elsewhere(declared: &Value) -> (bool, Option<&str>) {
     let external_name = declared.get("external").and_then(|it| scalar(it, "name"));
     let external = is_on(declared, "external") || external_name.is_some();
     (external, external_name.or_else(|| scalar(declared, "name")))
@@ -395,117 +415,114 @@ fn elsewhere(declared: &Value) -> (bool, Option<String>) {
 
 /// Whether several services mount a volume.
 fn is_shared(work: &Work<'_>, volume: &str) -> bool {
-    let source = |item: &Value| match item.scalar_text() {
-        Some(short) => short.split_once(':').map(|(source, _)| source.to_owned()),
-        None => scalar(item, "source"),
+    let is_of = |item: &Value| match word(item) {
+        Some(short) => short
+            .split_once(':')
+            .is_some_and(|(source, _)| source == volume),
+        None => scalar(item, "source") == Some(volume),
     };
-    let mounts = |service: &Value| {
-        let mut all = items(service.get("volumes")).into_iter();
-        all.any(|item| source(item).as_deref() == Some(volume))
-    };
+    let mounts = |service: &Value| items(service.get("volumes")).iter().any(is_of);
     let services = work.shared.project.services.iter();
     services.filter(|(_, service)| mounts(service)).count() > 1
 }
 
+/// The secrets or configs of a service.
+fn files(work: &Work<'_>, service: &Value, is_secret: bool, pod: &mut Pod, all: &mut Vec<Value>) {
+    let list = if is_secret { "secrets" } else { "configs" };
+    let target = |item: &Value| file_target(item, is_secret);
+    for (item, replaced) in with_replaced(service.get(list), &target) {
+        if !replaced {
+            file(work, item, is_secret, pod, all);
+        }
+    }
+}
+
 /// A secret or config: a file of the Secret or ConfigMap that is made of it.
-fn file(
-    work: &Work<'_>,
-    item: &Value,
-    of: (bool, &'static str),
-    pod: &mut Pod,
-    all: &mut Vec<Value>,
-) {
-    let (is_secret, kind) = of;
-    let name = item.scalar_text().or_else(|| scalar(item, "source"));
-    let name = name.unwrap_or_default();
-    let (key, object) = object(work, &name, is_secret, kind, all);
+fn file(work: &Work<'_>, item: &Value, is_secret: bool, pod: &mut Pod, all: &mut Vec<Value>) {
+    let name = source_of(item);
+    let (key, object) = object(work, name, is_secret, all);
     let target = file_target(item, is_secret);
     let mut source = Entries::new();
     let (volume_kind, name_field) = match is_secret {
         true => ("secret", "secretName"),
         false => ("configMap", "name"),
     };
-    set(&mut source, name_field, text(&*object));
-    if let Some(mode) = scalar(item, "mode").and_then(|mode| octal(item, &mode)) {
-        set(&mut source, "defaultMode", Value::Int(mode.into()));
+    set_text(&mut source, name_field, &object);
+    if let Some(mode) = item.get("mode").and_then(octal) {
+        set(&mut source, "defaultMode", number(mode));
     }
-    for owner in ["uid", "gid"] {
+    for owner in &["uid", "gid"] {
         if scalar(item, owner).is_some_and(|id| id != "0") {
             let what = format_args!("{name}: {owner}: set `fsGroup` of the pod");
             work.lost(all, what);
         }
     }
     let volume = pod.volume(&object, volume_kind, &Value::Map(source));
-    let entry = map([
-        ("name", text(volume)),
-        ("mountPath", text(target)),
-        ("subPath", text(key)),
-        ("readOnly", Value::Bool(true)),
-    ]);
-    all.push(entry);
+    let mut entry = Entries::new();
+    set_text(&mut entry, "name", &volume);
+    set_text(&mut entry, "mountPath", &target);
+    set_text(&mut entry, "subPath", &key);
+    set_on(&mut entry, "readOnly");
+    all.push(Value::Map(entry));
+}
+
+/// The name of a secret or config in the project.
+fn source_of(item: &Value) -> &str {
+    let name = word(item).or_else(|| scalar(item, "source"));
+    name.unwrap_or_default()
 }
 
 /// Where a secret or config is mounted.
 fn file_target(item: &Value, is_secret: bool) -> String {
-    let name = item.scalar_text().or_else(|| scalar(item, "source"));
-    let target = scalar(item, "target").or(name).unwrap_or_default();
+    let target = scalar(item, "target").unwrap_or_else(|| source_of(item));
     match is_secret {
-        _ if target.starts_with('/') => target,
+        _ if target.starts_with('/') => target.to_owned(),
         true => format!("/run/secrets/{target}"),
         false => format!("/{target}"),
     }
 }
 
 /// A mode as compose has it: a number that was octal in the file, or a string of octal digits.
-fn octal(item: &Value, text: &str) -> Option<u32> {
-    let mode = match item.get("mode") {
+fn octal(mode: &Value) -> Option<u32> {
+    let mode = match mode {
         // `0440` is a decimal number to some readers and an octal one to others.
-        Some(Value::Int(number)) if text.chars().all(|c| c < '8') && *number > 0o777 => {
-            u32::from_str_radix(text, 8).ok()?
-        }
-        Some(Value::Int(number)) => u32::try_from(*number).ok()?,
-        _ => u32::from_str_radix(text.trim_start_matches("0o"), 8).ok()?,
+        Value::Int(number) => match u32::try_from(*number).ok()? {
+            number if number > 0o777 => u32::from_str_radix(&number.to_string(), 8).ok()?,
+            number => number,
+        },
+        mode => u32::from_str_radix(word(mode)?.trim_start_matches("0o"), 8).ok()?,
     };
     (mode <= 0o777).then_some(mode)
 }
 
 /// The key and the name of the object with a secret's or config's content. If the content is not here, the comment says
 /// what to make.
-fn object(
-    work: &Work<'_>,
-    name: &str,
-    is_secret: bool,
-    kind: &'static str,
-    all: &mut Vec<Value>,
-) -> (String, String) {
+fn object(work: &Work<'_>, name: &str, is_secret: bool, all: &mut Vec<Value>) -> (String, String) {
     let project = work.shared.project;
-    let declared = match is_secret {
-        true => &project.secrets,
-        false => &project.configs,
+    let (kind, declared) = match is_secret {
+        true => ("Secret", &project.secrets),
+        false => ("ConfigMap", &project.configs),
     };
-    let declared = declared.iter().find(|(n, _)| n == name);
-    let declared = declared.map_or(&Value::Null, |(_, value)| value);
+    let declared = find(declared, name).unwrap_or(&Value::Null);
     let letter = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    let key: String = name.chars().filter(|c| letter(*c)).collect();
-    let key = if key.is_empty() {
-        "content".to_owned()
-    } else {
-        key
-    };
+    let mut key = name.replace(|c| !letter(c), "");
+    if key.is_empty() {
+        key.push_str("content");
+    }
     let (external, own_name) = elsewhere(declared);
     let object = match own_name {
-        Some(name) => work.shared.named(kind, &name),
+        Some(name) => work.shared.named(kind, name),
         None if external => work.shared.named(kind, name),
         None => work.shared.object(kind, &format!("file {name}"), name),
     };
     let source = work.shared.source;
     let content = if let Some(content) = scalar(declared, "content") {
-        Ok(content.into_bytes())
+        Ok(content.as_bytes().to_vec())
     } else if let Some(variable) = scalar(declared, "environment") {
-        let value = (source.variable)(&variable).map(String::into_bytes);
+        let value = (source.variable)(variable).map(String::into_bytes);
         value.ok_or_else(|| format!("the variable `{variable}` is not set"))
     } else if let Some(file) = scalar(declared, "file") {
-        (source.read)(&file)
+        (source.read)(file)
     } else {
         Err("its content is not in the project".to_owned())
     };
@@ -519,7 +536,7 @@ fn object(
                     (field, encode_base64(error.as_bytes()))
                 }
             };
-            let content = Value::Map(vec![(key.clone(), text(value))]);
+            let content = map_of_texts(&[(&key, &value)]);
             work.make(kind, &object, vec![(field.to_owned(), content)]);
         }
         Err(why) => {

@@ -1,6 +1,8 @@
 //! `network_mode`, `hostname`, `extra_hosts`, `dns`: what a service asks of its pod's network.
 
-use super::tree::{Entries, entries, map, scalar, scalars, set, text, texts};
+use super::tree::{
+    Entries, entries, has, map_of_texts, on, scalar, scalars, set, set_list, set_text, text, texts,
+};
 use super::words::object_name;
 use super::work::{Pod, Work};
 use crate::spec::value::Value;
@@ -10,8 +12,8 @@ use crate::spec::{aliases, names};
 const MAX_HOST: usize = 64;
 
 pub(super) fn network(work: &Work<'_>, service: &Value, pod: &mut Pod) {
-    match scalar(service, "network_mode").as_deref() {
-        Some("host") => pod.share(work, "hostNetwork", Value::Bool(true)),
+    match scalar(service, "network_mode") {
+        Some("host") => pod.share(work, "hostNetwork", on()),
         None | Some("bridge" | "default" | "") => {}
         // Those of the same project share a pod; `documents.rs` tells of others.
         Some(other) if other.starts_with("service:") || other.starts_with("container:") => {}
@@ -24,18 +26,13 @@ pub(super) fn network(work: &Work<'_>, service: &Value, pod: &mut Pod) {
             let what = format_args!("hostname: {written}: names are in lower case here");
             work.lost(&mut pod.spec, what);
         }
-        let name = object_name(&host);
-        match (
-            name == host,
-            names::dns_subdomain(&host).is_none() && host.len() <= MAX_HOST,
-        ) {
-            (true, _) => pod.share(work, "hostname", text(host)),
-            (false, true) => pod.share(work, "hostnameOverride", text(host)),
-            (false, false) => {
-                let what =
-                    format_args!("hostname: {host}: it may have letters, digits, `-` and dots");
-                work.lost(&mut pod.spec, what);
-            }
+        if object_name(&host) == host {
+            pod.share(work, "hostname", text(host));
+        } else if names::dns_subdomain(&host).is_none() && host.len() <= MAX_HOST {
+            pod.share(work, "hostnameOverride", text(host));
+        } else {
+            let what = format_args!("hostname: {host}: it may have letters, digits, `-` and dots");
+            work.lost(&mut pod.spec, what);
         }
     }
     if scalar(service, "domainname").is_some() {
@@ -44,11 +41,13 @@ pub(super) fn network(work: &Work<'_>, service: &Value, pod: &mut Pod) {
     of_networks(work, service, pod);
     hosts(work, service, pod);
     let mut dns = Entries::new();
-    for (key, field) in [("dns", "nameservers"), ("dns_search", "searches")] {
-        let mut words = scalars(service.get(key));
-        // A dot alone asks for no domain to search.
-        words.retain(|word| !["", "."].contains(&&**word));
-        words.retain(|word| {
+    for &(key, field) in &[("dns", "nameservers"), ("dns_search", "searches")] {
+        let mut taken = Vec::new();
+        for word in scalars(service.get(key)) {
+            // A dot alone asks for no domain to search.
+            if ["", "."].contains(&word) {
+                continue;
+            }
             let of = fixed_address(&work.shared.project.services, word);
             if let Some(of) = of {
                 let what = format_args!(
@@ -57,30 +56,26 @@ pub(super) fn network(work: &Work<'_>, service: &Value, pod: &mut Pod) {
                 work.lost(&mut pod.spec, what);
             }
             // podman's `none` leaves the image's own file.
-            let is_address = word.parse::<std::net::IpAddr>().is_ok();
-            if key == "dns" && !is_address {
+            let is_wrong = key == "dns" && word.parse::<std::net::IpAddr>().is_err();
+            if is_wrong {
                 let what = format_args!("dns: {word}: it is no address of a server");
                 work.lost(&mut pod.spec, what);
             }
-            of.is_none() && (key != "dns" || is_address)
-        });
-        if !words.is_empty() {
-            set(&mut dns, field, texts(words));
+            if of.is_none() && !is_wrong {
+                taken.push(text(word));
+            }
         }
+        set_list(&mut dns, field, taken);
     }
-    let options = scalars(service.get("dns_opt"));
-    if !options.is_empty() {
-        let option = |word: &String| match word.split_once(':') {
-            Some((name, value)) => map([("name", text(name)), ("value", text(value))]),
-            None => map([("name", text(&**word))]),
-        };
-        set(
-            &mut dns,
-            "options",
-            Value::List(options.iter().map(option).collect()),
-        );
+    let mut options = Vec::new();
+    for word in scalars(service.get("dns_opt")) {
+        options.push(match word.split_once(':') {
+            Some((name, value)) => map_of_texts(&[("name", name), ("value", value)]),
+            None => map_of_texts(&[("name", word)]),
+        });
     }
-    if dns.iter().any(|(key, _)| key == "nameservers") {
+    set_list(&mut dns, "options", options);
+    if has(&dns, "nameservers") {
         let what = format_args!(
             "dns: these servers are asked only if coracle's own does not answer; with `dnsPolicy: None` they are the \
              only ones, and know neither other pods nor the node"
@@ -116,7 +111,7 @@ pub(super) fn fixed_address<'s>(services: &'s Entries, address: &str) -> Option<
             let fixed = ["ipv4_address", "ipv6_address"];
             fixed
                 .iter()
-                .any(|key| scalar(network, key).as_deref() == Some(address))
+                .any(|key| scalar(network, key) == Some(address))
         })
     };
     let found = services.iter().find(|(_, service)| has(service));
@@ -125,17 +120,18 @@ pub(super) fn fixed_address<'s>(services: &'s Entries, address: &str) -> Option<
 
 /// The entries of `extra_hosts`, as `NAME=ADDRESS` or `NAME:ADDRESS`.
 pub(super) fn extra_hosts(value: Option<&Value>) -> Vec<String> {
+    let mut all = Vec::new();
     match value {
-        map @ Some(Value::Map(_)) => {
-            let mut all = Vec::new();
-            for (name, addresses) in entries(map) {
-                let addresses = scalars(Some(addresses)).into_iter();
-                all.extend(addresses.map(|address| format!("{name}={address}")));
+        Some(Value::Map(map)) => {
+            for (name, addresses) in map {
+                for address in scalars(Some(addresses)) {
+                    all.push(format!("{name}={address}"));
+                }
             }
-            all
         }
-        list => scalars(list),
+        list => all.extend(scalars(list).into_iter().map(str::to_owned)),
     }
+    all
 }
 
 /// Whether a service's pod is on the host's network, by any of its containers.
@@ -143,7 +139,7 @@ pub(super) fn is_of_host(work: &Work<'_>) -> bool {
     let mut members = work.shared.project.services.iter();
     members.any(|(name, service)| {
         let of_pod = *name == work.service || work.members.contains(&&**name);
-        of_pod && scalar(service, "network_mode").as_deref() == Some("host")
+        of_pod && scalar(service, "network_mode") == Some("host")
     })
 }
 
@@ -162,19 +158,21 @@ fn hosts(work: &Work<'_>, service: &Value, pod: &mut Pod) {
             .or_else(|| entry.split_once(':'))
             .unwrap_or((&entry, ""));
         // podman takes several names of one address, as a hosts file does. Case does not matter.
-        let names = written.split([';', ' ', '\t']);
-        let names = names.filter(|name| !name.is_empty());
-        let mut names: Vec<String> = names.map(str::to_ascii_lowercase).collect();
-        names.retain(|name| {
-            let valid = names::dns_subdomain(name).is_none();
-            if !valid {
+        let mut names = Vec::new();
+        for name in written.split([';', ' ', '\t']) {
+            let name = name.to_ascii_lowercase();
+            if name.is_empty() {
+                continue;
+            }
+            if names::dns_subdomain(&name).is_none() {
+                names.push(name);
+            } else {
                 let what = format_args!(
                     "extra_hosts: {entry}: the name {name} may have letters, digits, `-` and dots"
                 );
                 work.lost(&mut aliases, what);
             }
-            valid
-        });
+        }
         if names.is_empty() {
             continue;
         }
@@ -188,7 +186,12 @@ fn hosts(work: &Work<'_>, service: &Value, pod: &mut Pod) {
                 let what = format_args!("extra_hosts: {entry}: a fixed address; use the name");
                 work.lost(&mut aliases, what);
             }
-            Ok(_) => aliases.push(map([("ip", text(ip)), ("hostnames", texts(names))])),
+            Ok(_) => {
+                let mut alias = Entries::new();
+                set_text(&mut alias, "ip", ip);
+                set(&mut alias, "hostnames", texts(names));
+                aliases.push(Value::Map(alias));
+            }
             Err(_) => {
                 let remedy = match ip {
                     "host-gateway" => {

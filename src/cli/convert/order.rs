@@ -16,53 +16,48 @@ pub(super) const CONDITIONS: [&str; 3] = ["service_started", "service_healthy", 
 const MAX_AFTER: usize = 16;
 
 /// What `depends_on` says of one service.
-pub(super) struct Condition {
-    pub(super) kind: String,
+pub(super) struct Condition<'a> {
+    pub(super) of: &'a str,
+    pub(super) kind: &'a str,
     pub(super) again: bool,
     pub(super) required: bool,
 }
 
-impl Default for Condition {
-    fn default() -> Self {
+impl<'a> Condition<'a> {
+    /// What a value says of a service, which is nothing in a list.
+    fn read(of: &'a str, value: &'a Value) -> Self {
         Self {
-            kind: String::new(),
-            again: false,
-            required: true,
+            of,
+            kind: scalar(value, "condition").unwrap_or_default(),
+            again: is_on(value, "restart"),
+            required: scalar(value, "required") != Some("false"),
         }
     }
 }
 
 /// What a service starts after.
-pub(super) fn after(service: &Value) -> Vec<(String, Condition)> {
-    let mut all = depends_on(service);
+pub(super) fn after(service: &Value) -> Vec<Condition<'_>> {
+    let mut all = Vec::new();
+    match service.get("depends_on") {
+        Some(Value::Map(entries)) => {
+            for (of, value) in entries {
+                all.push(Condition::read(of, value));
+            }
+        }
+        list => {
+            for of in scalars(list) {
+                all.push(Condition::read(of, &Value::Null));
+            }
+        }
+    }
     // What is linked is started before, too.
     for link in scalars(service.get("links")) {
-        let name = link.split(':').next().unwrap_or_default().to_owned();
-        if !all.iter().any(|(known, _)| *known == name) {
-            all.push((name, Condition::default()));
+        let of = link.split(':').next().unwrap_or_default();
+        if !all.iter().any(|known| known.of == of) {
+            all.push(Condition::read(of, &Value::Null));
         }
     }
     all
-}
-
-fn depends_on(service: &Value) -> Vec<(String, Condition)> {
-    let on = service.get("depends_on");
-    if let Some(Value::Map(entries)) = on {
-        let read = |(name, value): &(String, Value)| {
-            let kind = scalar(value, "condition").unwrap_or_default();
-            let again = is_on(value, "restart");
-            let required = scalar(value, "required").is_none_or(|word| word != "false");
-            let condition = Condition {
-                kind,
-                again,
-                required,
-            };
-            (name.clone(), condition)
-        };
-        return entries.iter().map(read).collect();
-    }
-    let names = scalars(on).into_iter();
-    names.map(|name| (name, Condition::default())).collect()
 }
 
 /// Whether nothing is known of how a service is checked.
@@ -88,48 +83,44 @@ pub(super) struct Waits {
 impl Waits {
     /// The annotation's text.
     pub(super) fn text(&self) -> Option<String> {
-        let item = |(name, state, again): &(String, &str, bool)| {
+        let mut all = String::new();
+        for (name, state, again) in &self.items {
+            let comma = if all.is_empty() { "" } else { ", " };
             let again = if *again { "?again" } else { "" };
-            format!("{name}{state}{again}")
-        };
-        let all: Vec<String> = self.items.iter().map(item).collect();
-        (!all.is_empty()).then(|| all.join(", "))
+            all.extend([comma, name, state, again]);
+        }
+        (!all.is_empty()).then_some(all)
     }
 
-    pub(super) fn add(
-        &mut self,
-        work: &Work<'_>,
-        plan: &Plan<'_>,
-        members: &[&str],
-        service: &Value,
-    ) {
-        for (name, condition) in after(service) {
-            let Some(key) = plan.key(&name) else {
+    pub(super) fn add(&mut self, work: &Work<'_>, plan: &Plan<'_>, service: &Value) {
+        for condition in after(service) {
+            let name = condition.of;
+            let Some(planned) = plan.get(name) else {
                 if condition.required {
                     let what = format_args!("depends_on: {name} is not converted");
                     work.lost(&mut self.lost, what);
                 }
                 continue;
             };
-            let planned = &plan.services[key];
-            if planned.step_of.is_some() || members.contains(&key) {
+            let key = planned.name;
+            if planned.step_of.is_some() || work.members.contains(&key) {
                 continue;
             }
             let head = planned.head;
-            if replicas(plan.services[head].service).is_some() {
+            if replicas(plan.service(head)).is_some() {
                 let what =
                     format_args!("depends_on: {name}: pods of a Deployment have no fixed names");
                 work.lost(&mut self.lost, what);
                 continue;
             }
-            let object = &plan.services[head].object;
+            let object = &plan.planned(head).object;
             let own = match &**object {
                 "device" | "time-sync" => {
                     format!("{}/", work.shared.namespace.unwrap_or("default"))
                 }
                 _ => String::new(),
             };
-            let ready = match &*condition.kind {
+            let ready = match condition.kind {
                 "service_healthy" => ":ready",
                 COMPLETED if head == key => ":complete",
                 COMPLETED => {
@@ -142,7 +133,7 @@ impl Waits {
                 _ => "",
             };
             if condition.kind == "service_healthy" && test_is_missing(planned.service) {
-                let what = counts_as_healthy(&name);
+                let what = counts_as_healthy(name);
                 work.lost(&mut self.lost, format_args!("{what}"));
             }
             let item = format!("{own}{object}");

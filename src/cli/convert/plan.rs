@@ -1,14 +1,12 @@
 //! Which services become which pods, and what each of them is called.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use super::deployment::replicas;
-use super::order::{COMPLETED, after};
+use super::order::{COMPLETED, Condition, after};
 use super::project::Project;
 use super::tree::scalar;
 use super::words::{first_free, object_name};
 use crate::spec::value::Value;
-use crate::types::Gather;
+use crate::types::InOrder;
 
 /// What a service asks of a whole pod, or of its place on the node: it is no part of another one's.
 const OF_POD: [&str; 13] = [
@@ -29,12 +27,13 @@ const OF_POD: [&str; 13] = [
 
 /// Services and the pods that they become.
 pub(super) struct Plan<'p> {
-    /// By their names.
-    pub(super) services: BTreeMap<&'p str, Planned<'p>>,
+    /// In the order of their names.
+    pub(super) services: Vec<Planned<'p>>,
 }
 
 /// A service and what becomes of it.
 pub(super) struct Planned<'p> {
+    pub(super) name: &'p str,
     pub(super) service: &'p Value,
     /// The name of its container.
     pub(super) object: String,
@@ -46,74 +45,78 @@ pub(super) struct Planned<'p> {
 
 impl<'p> Plan<'p> {
     pub(super) fn of(project: &'p Project) -> Self {
-        let planned = project.services.iter().map(|(name, service)| {
-            let planned = Planned {
+        let mut services = Vec::new();
+        for (name, service) in &project.services {
+            services.push(Planned {
+                name,
                 service,
-                object: scalar(service, "x-pod-name").unwrap_or_else(|| name.clone()),
+                object: scalar(service, "x-pod-name").unwrap_or(name).to_owned(),
                 head: name,
                 step_of: None,
-            };
-            (&**name, planned)
-        });
-        let mut plan = Self {
-            services: planned.gather(),
-        };
+            });
+        }
         // A service with a valid name keeps it: the others use that name.
-        let mut taken = BTreeSet::new();
+        let mut taken: Vec<String> = Vec::new();
         for valid in [true, false] {
-            for (name, _) in &project.services {
-                let Some(planned) = plan.services.get_mut(&**name) else {
-                    continue;
-                };
+            for planned in &mut services {
                 let wish = object_name(&planned.object);
                 if (wish == planned.object) == valid {
-                    planned.object = first_free(&wish, &mut |name| taken.insert(name.to_owned()));
+                    let mut is_free = |name: &str| taken.iter().all(|known| known != name);
+                    planned.object = first_free(&wish, &mut is_free);
+                    taken.push(planned.object.clone());
                 }
             }
         }
-        for (name, _) in &project.services {
-            let head = plan.head(name);
-            if let Some(planned) = plan.services.get_mut(&**name) {
-                planned.head = head;
-            }
+        services.order_by_key(|planned| planned.name);
+        let mut plan = Self { services };
+        for at in 0..plan.services.len() {
+            plan.services[at].head = plan.head(plan.services[at].name);
         }
         plan.find_steps();
         plan
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<&Planned<'p>> {
+        self.services.iter().find(|planned| planned.name == name)
+    }
+
+    /// A service that is known to be there.
+    pub(super) fn planned(&self, name: &str) -> &Planned<'p> {
+        self.get(name).expect("its name is from the same project")
+    }
+
+    pub(super) fn service(&self, name: &str) -> &'p Value {
+        self.planned(name).service
     }
 
     /// The service whose network a service has, followed to the first.
     fn head(&self, name: &'p str) -> &'p str {
         let mut at = name;
         for _ in 0..8 {
-            let planned = self.services.get(at);
-            let mode = planned.and_then(|p| scalar(p.service, "network_mode"));
-            let of = mode
-                .as_deref()
-                .and_then(|mode| mode.strip_prefix("service:").map(|of| self.key(of)));
-            let by_container = mode.as_deref().and_then(|mode| {
-                let name = mode.strip_prefix("container:")?;
-                let is_it = |(_, planned): &(&&'p str, &Planned<'p>)| {
-                    scalar(planned.service, "container_name").as_deref() == Some(name)
-                };
-                let found = self.services.iter().find(is_it);
-                Some(found.map(|(name, _)| *name).or(self.key(name)))
-            });
-            match of.or(by_container).flatten() {
-                Some(next) => at = next,
+            let mode = scalar(self.service(at), "network_mode").unwrap_or_default();
+            let next = match mode.split_once(':') {
+                Some(("service", of)) => self.get(of),
+                Some(("container", of)) => {
+                    let is_it =
+                        |known: &&Planned<'p>| scalar(known.service, "container_name") == Some(of);
+                    self.services.iter().find(is_it).or_else(|| self.get(of))
+                }
+                _ => None,
+            };
+            match next {
+                Some(next) => at = next.name,
                 None => return at,
             }
         }
         name
     }
 
-    pub(super) fn key(&self, name: &str) -> Option<&'p str> {
-        self.services.get_key_value(name).map(|(name, _)| *name)
-    }
-
     /// The services of a pod that others of it wait for.
     pub(super) fn sidecars(&self, members: &[&'p str]) -> Vec<&'p str> {
-        let all = members.iter().flat_map(|m| self.waits_for(m, members));
-        let all: Vec<&str> = all.collect();
+        let mut all = Vec::new();
+        for member in members {
+            all.extend(self.waits_for(member, members).iter().map(|on| on.of));
+        }
         // One at least is the pod's main container.
         match members.iter().all(|member| all.contains(member)) {
             true => Vec::new(),
@@ -125,12 +128,9 @@ impl<'p> Plan<'p> {
     pub(super) fn steps(&self, head: &str, members: &[&'p str]) -> Vec<&'p str> {
         let mut all = Vec::new();
         for member in members {
-            for (of, condition) in after(self.services[member].service) {
-                let of = self
-                    .key(&of)
-                    .filter(|of| members.contains(of) && of != member);
-                if condition.kind == COMPLETED && of != Some(head) {
-                    all.extend(of);
+            for condition in self.waits_for(member, members) {
+                if condition.kind == COMPLETED && condition.of != head {
+                    all.push(condition.of);
                 }
             }
         }
@@ -138,11 +138,10 @@ impl<'p> Plan<'p> {
     }
 
     /// The other services of its pod that a service waits for.
-    fn waits_for(&self, service: &str, members: &[&'p str]) -> Vec<&'p str> {
-        let on = after(self.services[service].service).into_iter();
-        let on = on.filter_map(|(of, _)| self.key(&of));
-        on.filter(|of| *of != service && members.contains(of))
-            .collect()
+    fn waits_for(&self, service: &str, members: &[&'p str]) -> Vec<Condition<'p>> {
+        let mut all = after(self.service(service));
+        all.retain(|on| on.of != service && members.contains(&on.of));
+        all
     }
 
     /// The services of a pod, each after those that it waits for.
@@ -150,7 +149,10 @@ impl<'p> Plan<'p> {
         let mut all: Vec<&str> = Vec::new();
         loop {
             let left = || members.iter().copied().filter(|m| !all.contains(m));
-            let free = |m: &&'p str| self.waits_for(m, members).iter().all(|of| all.contains(of));
+            let free = |m: &&'p str| {
+                let on = self.waits_for(m, members);
+                on.iter().all(|on| all.contains(&on.of))
+            };
             // They wait for each other.
             match left().find(free).or_else(|| left().next()) {
                 Some(next) => all.push(next),
@@ -164,34 +166,32 @@ impl<'p> Plan<'p> {
     fn find_steps(&mut self) {
         // Who waits, for what, and whether until that has completed.
         let mut waits: Vec<(&'p str, &'p str, bool)> = Vec::new();
-        for (by, planned) in &self.services {
-            for (of, condition) in after(planned.service) {
-                let of = self.key(&of);
-                waits.extend(of.map(|of| (*by, of, condition.kind == COMPLETED)));
+        for planned in &self.services {
+            for on in after(planned.service) {
+                waits.push((planned.name, on.of, on.kind == COMPLETED));
             }
         }
         let mut steps: Vec<(&str, &str)> = Vec::new();
-        for (name, planned) in &self.services {
-            let mut by = waits.iter().filter(|(_, of, _)| of == name);
-            let members = self.services.values().filter(|p| p.head == *name);
+        for planned in &self.services {
+            let name = planned.name;
+            let mut by = waits.iter().filter(|(_, of, _)| *of == name);
+            let members = self.services.iter().filter(|p| p.head == name);
             if let (Some((by, _, true)), None) = (by.next(), by.next())
-                && planned.head == *name
+                && planned.head == name
                 && members.count() == 1
                 && !OF_POD.iter().any(|key| planned.service.get(key).is_some())
-                && by != name
+                && *by != name
                 // It would run once for each of the pods.
-                && replicas(self.services[self.services[by].head].service).is_none()
+                && replicas(self.service(self.planned(by).head)).is_none()
             {
                 steps.push((name, by));
             }
         }
-        for (name, by) in &steps {
+        for planned in &mut self.services {
+            let step = steps.iter().find(|(name, _)| *name == planned.name);
             // A step of a step stays a pod of its own.
-            if !steps.iter().any(|(step, _)| step == by)
-                && let Some(planned) = self.services.get_mut(name)
-            {
-                planned.step_of = Some(by);
-            }
+            let by = step.filter(|(_, by)| !steps.iter().any(|(step, _)| step == by));
+            planned.step_of = by.map(|(_, by)| *by);
         }
     }
 }

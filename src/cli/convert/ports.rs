@@ -1,6 +1,6 @@
 //! `ports` and `expose`: what of a container is reached from outside.
 
-use super::tree::{Entries, items, number, scalar, set, text};
+use super::tree::{Entries, items, number, scalar, set, set_text, text, word};
 use super::work::Work;
 use crate::spec::names::port_name;
 use crate::spec::value::Value;
@@ -9,19 +9,19 @@ use crate::spec::value::Value;
 const MAX_PORTS: usize = 500;
 
 /// A published port, or a range.
-struct Published {
+struct Published<'a> {
     target: (u16, u16),
     host: Option<(u16, u16)>,
-    ip: Option<String>,
+    ip: Option<&'a str>,
     protocol: String,
-    name: Option<String>,
+    name: Option<&'a str>,
 }
 
 /// The container's ports. `unpublished` says why nothing of it can be published.
 pub(super) fn ports(work: &Work<'_>, service: &Value, unpublished: Option<&str>) -> Vec<Value> {
     let mut all: Vec<Value> = Vec::new();
     for item in items(service.get("ports")) {
-        let written = item.scalar_text().or_else(|| scalar(item, "target"));
+        let written = word(item).or_else(|| scalar(item, "target"));
         let written = written.unwrap_or_default();
         let Some(mut port) = published(item) else {
             work.lost(&mut all, format_args!("port {written}"));
@@ -39,18 +39,15 @@ pub(super) fn ports(work: &Work<'_>, service: &Value, unpublished: Option<&str>)
         if scalar(item, "app_protocol").is_some() {
             work.lost(&mut all, format_args!("port {written}: app_protocol"));
         }
-        let taken = |name: &str| {
-            all.iter()
-                .any(|p: &Value| p.get("name") == Some(&text(name)))
-        };
-        let invalid = |name: &String| port_name(name).is_some() || taken(name);
+        let taken = |name: &str| all.iter().any(|port| scalar(port, "name") == Some(name));
+        let invalid = |name: &str| port_name(name).is_some() || taken(name);
         if let Some(name) = port.name.take_if(|name| invalid(name)) {
             work.lost(&mut all, format_args!("port {written}: the name {name}"));
         }
-        add(work, &mut all, &port, &written);
+        add(work, &mut all, &port, written);
     }
     for item in items(service.get("expose")) {
-        let Some(port) = item.scalar_text().and_then(|text| short(&text)) else {
+        let Some(port) = word(item).and_then(short) else {
             continue;
         };
         let protocol = text(port.protocol.to_uppercase());
@@ -67,14 +64,14 @@ pub(super) fn ports(work: &Work<'_>, service: &Value, unpublished: Option<&str>)
 
 /// Whether a container says that it listens on a port below 1024.
 pub(super) fn has_low(service: &Value) -> bool {
-    let published = items(service.get("ports")).into_iter().map(published);
-    let exposed = items(service.get("expose")).into_iter();
-    let exposed = exposed.map(|item| short(&item.scalar_text()?));
-    let mut all = published.chain(exposed).flatten();
-    all.any(|port| port.target.0 < 1024)
+    let is_low = |port: Option<Published<'_>>| port.is_some_and(|port| port.target.0 < 1024);
+    let published = |item: &Value| is_low(published(item));
+    let exposed = |item: &Value| is_low(word(item).and_then(short));
+    items(service.get("ports")).iter().any(published)
+        || items(service.get("expose")).iter().any(exposed)
 }
 
-fn add(work: &Work<'_>, all: &mut Vec<Value>, port: &Published, written: &str) {
+fn add(work: &Work<'_>, all: &mut Vec<Value>, port: &Published<'_>, written: &str) {
     let (first, last) = port.target;
     let count = usize::from(last - first) + 1;
     if all.len() + count > MAX_PORTS {
@@ -102,81 +99,74 @@ fn add(work: &Work<'_>, all: &mut Vec<Value>, port: &Published, written: &str) {
     }
 }
 
-fn entry(port: &Published, target: u16, host: Option<u16>) -> Value {
+fn entry(port: &Published<'_>, target: u16, host: Option<u16>) -> Value {
     let mut entry = Entries::new();
     // Each has a name of its own.
-    if let Some(name) = port
-        .name
-        .as_ref()
-        .filter(|_| port.target.0 == port.target.1)
-    {
-        set(&mut entry, "name", text(&**name));
+    if let Some(name) = port.name.filter(|_| port.target.0 == port.target.1) {
+        set_text(&mut entry, "name", name);
     }
     set(&mut entry, "containerPort", number(target));
     if let Some(host) = host {
         set(&mut entry, "hostPort", number(host));
     }
-    if let Some(ip) = port.ip.as_ref().filter(|_| host.is_some()) {
-        set(&mut entry, "hostIP", text(ip.clone()));
+    if let Some(ip) = port.ip.filter(|_| host.is_some()) {
+        set_text(&mut entry, "hostIP", ip);
     }
     if port.protocol != "tcp" {
-        set(&mut entry, "protocol", text(port.protocol.to_uppercase()));
+        set_text(&mut entry, "protocol", &port.protocol.to_uppercase());
     }
     Value::Map(entry)
 }
 
-fn published(item: &Value) -> Option<Published> {
-    let Value::Map(_) = item else {
-        return short(&item.scalar_text()?);
-    };
-    let port = Published {
-        target: range(&scalar(item, "target")?)?,
-        host: match scalar(item, "published").filter(|p| !p.is_empty()) {
-            Some(port) => Some(range(&port)?),
-            None => None,
-        },
-        ip: scalar(item, "host_ip").and_then(|ip| address(&ip)),
-        protocol: scalar(item, "protocol").map_or("tcp".to_owned(), |p| p.to_ascii_lowercase()),
-        name: scalar(item, "name"),
-    };
-    known_protocol(port)
+fn published(item: &Value) -> Option<Published<'_>> {
+    if let Some(written) = word(item) {
+        return short(written);
+    }
+    let mut port = of_parts(
+        scalar(item, "target")?,
+        scalar(item, "published"),
+        scalar(item, "host_ip"),
+        scalar(item, "protocol"),
+    )?;
+    port.name = scalar(item, "name");
+    Some(port)
 }
 
 /// `[[IP:][HOST]:]CONTAINER[/PROTOCOL]`, with ranges.
-fn short(text: &str) -> Option<Published> {
+fn short(text: &str) -> Option<Published<'_>> {
     let (ports, protocol) = text.split_once('/').unwrap_or((text, "tcp"));
-    let (rest, target) = match ports.rsplit_once(':') {
-        Some((rest, target)) => (Some(rest), target),
-        None => (None, ports),
-    };
-    let (ip, host) = match rest.map(|rest| rest.rsplit_once(':').ok_or(rest)) {
-        None => (None, None),
-        Some(Ok((ip, host))) => (address(ip), Some(host)),
-        Some(Err(host)) => (None, Some(host)),
-    };
-    let host = match host.filter(|host| !host.is_empty()) {
-        Some(host) => Some(range(host)?),
-        None => None,
-    };
-    let protocol = protocol.to_ascii_lowercase();
-    known_protocol(Published {
+    let (rest, target) = ports.rsplit_once(':').unwrap_or(("", ports));
+    let (ip, host) = rest.rsplit_once(':').unwrap_or(("", rest));
+    of_parts(target, Some(host), Some(ip), Some(protocol))
+}
+
+fn of_parts<'a>(
+    target: &str,
+    host: Option<&str>,
+    ip: Option<&'a str>,
+    protocol: Option<&str>,
+) -> Option<Published<'a>> {
+    let protocol = protocol.unwrap_or("tcp").to_ascii_lowercase();
+    if !["tcp", "udp", "sctp"].contains(&&*protocol) {
+        return None;
+    }
+    Some(Published {
         target: range(target)?,
-        host,
-        ip,
+        host: match host.unwrap_or_default() {
+            "" => None,
+            host => Some(range(host)?),
+        },
+        ip: ip.and_then(address),
         protocol,
         name: None,
     })
 }
 
-fn known_protocol(port: Published) -> Option<Published> {
-    matches!(&*port.protocol, "tcp" | "udp" | "sctp").then_some(port)
-}
-
 /// The address, unless it stands for all of them.
-fn address(text: &str) -> Option<String> {
+fn address(text: &str) -> Option<&str> {
     let bare = text.trim_start_matches('[').trim_end_matches(']');
-    let any = matches!(bare, "" | "0.0.0.0" | "::" | "*");
-    (!any).then(|| bare.to_owned())
+    let any = ["", "0.0.0.0", "::", "*"].contains(&bare);
+    (!any).then_some(bare)
 }
 
 fn range(text: &str) -> Option<(u16, u16)> {
@@ -191,7 +181,7 @@ mod tests {
 
     #[test]
     fn short_forms_are_read() {
-        let said = |port: Published| {
+        let said = |port: Published<'_>| {
             let ip = port.ip.unwrap_or_default();
             format!("{ip} {:?} {:?} {}", port.host, port.target, port.protocol)
         };

@@ -1,13 +1,19 @@
 //! Compose files as one project: variables replaced, files merged, `extends` followed, profiles chosen.
 
+use std::fmt;
+
 use super::Source;
 use super::command_line;
 use super::include::{folder, include, rebase};
 use super::interpolate::{Variables, unset};
 use super::network::extra_hosts;
 use super::shape;
-use super::tree::{Entries, entries, items, map, pairs, scalar, scalars, set, text, texts};
+use super::tree::{
+    Entries, entries, find_mut, has, is_on, items, map, map_of_texts, pairs, plain, remove, scalar,
+    scalars, set, text, texts, word,
+};
 use super::twice;
+use super::unit::Unit;
 use crate::spec::value::{MAX_VALUES, Value};
 use crate::spec::{ImageName, parse};
 
@@ -48,8 +54,14 @@ impl Project {
         Ok(())
     }
 
+    /// Notes what of a unit is not carried over.
+    pub(super) fn leave_out(&mut self, unit: &Unit, what: fmt::Arguments<'_>) {
+        let sentence = format!("{}.{}: {what}", unit.name, unit.kind);
+        self.left_out.push(sentence);
+    }
+
     pub(super) fn has(&self, name: &str) -> bool {
-        self.services.iter().any(|(known, _)| known == name)
+        has(&self.services, name)
     }
 }
 
@@ -116,32 +128,47 @@ pub(super) fn load(
     if services.len() > MAX_SERVICES {
         return Err(format!("more than {MAX_SERVICES} services"));
     }
+    let of = |key: &str| entries(whole.get(key)).to_vec();
     let mut project = Project {
         origin: "compose",
         by_docker: true,
-        name: (source.variable)(NAME)
-            .filter(|name| !name.is_empty())
-            .or_else(|| scalar(&whole, "name")),
-        volumes: entries(whole.get("volumes")).to_vec(),
-        networks: entries(whole.get("networks")).to_vec(),
-        secrets: entries(whole.get("secrets")).to_vec(),
-        configs: entries(whole.get("configs")).to_vec(),
+        name: set_name(source).or_else(|| scalar(&whole, "name").map(str::to_owned)),
+        volumes: of("volumes"),
+        networks: of("networks"),
+        secrets: of("secrets"),
+        configs: of("configs"),
         left_out,
         ..Project::default()
     };
-    // What docker compose takes from the environment and from `.env`, too.
-    let by_variable = variables.get("COMPOSE_PROFILES").unwrap_or_default();
-    let by_variable = by_variable.split(',').map(|word| word.trim().to_owned());
-    let wanted: Vec<String> = match source.profiles {
-        [] => by_variable.filter(|word| !word.is_empty()).collect(),
-        given => given.to_vec(),
-    };
     let mut left = MAX_VALUES;
     bounded(&whole, &mut left)?;
+    choose(&whole, source, &variables, &mut project)?;
+    leave_out(&whole, &mut project.left_out);
+    images(&project.services, &variables)?;
+    for missing in variables.missing().iter().chain(source.missing) {
+        project.left_out.push(unset(missing));
+    }
+    Ok(project)
+}
+
+/// Adds the services whose profiles are wanted.
+fn choose(
+    whole: &Value,
+    source: &Source<'_>,
+    variables: &Variables<'_>,
+    project: &mut Project,
+) -> Result<(), String> {
+    // What docker compose takes from the environment and from `.env`, too.
+    let by_variable = variables.get("COMPOSE_PROFILES").unwrap_or_default();
+    let by_variable = by_variable.split(',').map(str::trim);
+    let wanted: Vec<&str> = match source.profiles {
+        [] => by_variable.filter(|word| !word.is_empty()).collect(),
+        given => given.iter().map(|word| &**word).collect(),
+    };
     // What is extended counts each time.
-    left = MAX_VALUES;
-    for (name, _) in services {
-        let mut service = extended(name, &whole, source, &variables, MAX_EXTENDS)?;
+    let mut left = MAX_VALUES;
+    for (name, _) in entries(whole.get("services")) {
+        let mut service = extended(name, whole, source, variables, MAX_EXTENDS)?;
         untag(&mut service);
         if service == Value::Null {
             continue;
@@ -153,60 +180,59 @@ pub(super) fn load(
         }
         bounded(&service, &mut left)?;
         let profiles = scalars(service.get("profiles"));
-        let chosen = |profile: &String| profile == "*" || profiles.contains(profile);
+        let chosen = |profile: &&str| *profile == "*" || profiles.contains(profile);
         // The empty one is chosen where none is.
-        let by_default = wanted.is_empty() && profiles.iter().any(String::is_empty);
-        if profiles.is_empty() || by_default || wanted.iter().any(chosen) {
-            command_line::check(name, &service)?;
-            project.services.push((name.clone(), service));
-        } else {
-            let profile = &profiles[0];
-            project.left_out.push(format!(
-                "{name}: it starts only with a profile (`--profile {profile}`)"
-            ));
+        let by_default = wanted.is_empty() && profiles.contains(&"");
+        match profiles.first() {
+            Some(profile) if !by_default && !wanted.iter().any(chosen) => {
+                let what = format!("{name}: it starts only with a profile (`--profile {profile}`)");
+                project.left_out.push(what);
+            }
+            _ => {
+                command_line::check(name, &service)?;
+                project.services.push((name.clone(), service));
+            }
         }
     }
-    for (key, _) in entries(Some(&whole)) {
+    Ok(())
+}
+
+/// Says what of a file is not carried over, but for its services.
+fn leave_out(whole: &Value, left_out: &mut Vec<String>) {
+    for (key, _) in entries(Some(whole)) {
         if !TOP.contains(&&**key) && !key.starts_with("x-") {
-            project.left_out.push(key.clone());
+            left_out.push(key.clone());
         }
     }
     let networks = entries(whole.get("networks"));
-    if networks
-        .iter()
-        .filter(|(name, _)| name != "default")
-        .count()
-        > 1
-        || networks
-            .iter()
-            .any(|(_, network)| super::tree::is_on(network, "internal"))
-    {
+    let others = networks.iter().filter(|(name, _)| name != "default");
+    let is_internal = |(_, network): &(String, Value)| is_on(network, "internal");
+    if others.count() > 1 || networks.iter().any(is_internal) {
         let what = "networks: every pod reaches every pod, and the world";
-        project.left_out.push(what.to_owned());
+        left_out.push(what.to_owned());
     }
     for (name, network) in networks {
         let own = scalar(network, "driver");
-        let local = |driver: &String| matches!(&**driver, "bridge" | "default" | "overlay");
-        if let Some(driver) = own.filter(|driver| !local(driver)) {
-            let what = format!(
+        if let Some(driver) = own.filter(|own| !["bridge", "default", "overlay"].contains(own)) {
+            left_out.push(format!(
                 "networks.{name}: the driver {driver}: pods have addresses of the node's bridge"
-            );
-            project.left_out.push(what);
+            ));
         }
     }
-    for (list, known) in [("networks", NETWORK), ("volumes", VOLUME)] {
+    for (list, known) in &[("networks", NETWORK), ("volumes", VOLUME)] {
         for (name, declared) in entries(whole.get(list)) {
-            let keys = entries(Some(declared)).iter().map(|(key, _)| &**key);
-            let lost = keys.filter(|key| !known.contains(key) && !key.starts_with("x-"));
-            let lost = lost.map(|key| format!("{list}.{name}.{key}"));
-            project.left_out.extend(lost);
+            for (key, _) in entries(Some(declared)) {
+                if !known.contains(&&**key) && !key.starts_with("x-") {
+                    left_out.push(format!("{list}.{name}.{key}"));
+                }
+            }
         }
     }
-    images(&project.services, &variables)?;
-    for missing in variables.missing().iter().chain(source.missing) {
-        project.left_out.push(unset(missing));
-    }
-    Ok(project)
+}
+
+/// The project's name that is set outside its files.
+fn set_name(source: &Source<'_>) -> Option<String> {
+    (source.variable)(NAME).filter(|name| !name.is_empty())
 }
 
 /// The name by which compose knows a project: the one that is asked for or set, that of its files, or their folder's.
@@ -215,23 +241,19 @@ fn name_of(files: &[(String, String)], source: &Source<'_>, given: Option<&str>)
     let of_file = |(_, content): &(String, String)| {
         // What cannot be read is refused later.
         let documents = parse::parse_tagged(content, TAGS).ok()?;
-        let name = documents.iter().rev().find_map(|all| scalar(all, "name"))?;
+        let mut names = documents.iter().rev().filter_map(|all| all.get("name"));
+        let name = names.find(|name| **name != Value::Null)?.scalar_text()?;
         variables.replace(&name).ok()
     };
-    let set = || (source.variable)(NAME).filter(|name| !name.is_empty());
-    let name = given.map(str::to_owned).or_else(set);
+    let name = given.map(str::to_owned).or_else(|| set_name(source));
     let name = name.or_else(|| files.iter().rev().find_map(of_file));
     project_name(&name.unwrap_or_else(|| source.folder_name().to_owned()))
 }
 
 /// A name as compose has it for a project: small letters, digits, `-` and `_`.
 pub(super) fn project_name(written: &str) -> String {
-    let letter = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
-    let name: String = written
-        .to_ascii_lowercase()
-        .chars()
-        .filter(letter)
-        .collect();
+    let letter = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+    let name = written.to_ascii_lowercase().replace(|c| !letter(c), "");
     name.trim_start_matches(['-', '_']).to_owned()
 }
 
@@ -240,11 +262,10 @@ fn images(services: &Entries, variables: &Variables<'_>) -> Result<(), String> {
     let mut wrong = Vec::new();
     for (name, service) in services {
         match scalar(service, "image") {
-            None if service.get("build").is_some() => {}
-            Some(image) if image.is_empty() && service.get("build").is_some() => {}
+            None | Some("") if service.get("build").is_some() => {}
             None => wrong.push(format!("`{name}` has neither `image` nor `build`")),
             Some(image) => {
-                if let Err(why) = ImageName::parse(&image) {
+                if let Err(why) = ImageName::parse(image) {
                     wrong.push(format!("image `{image}` of `{name}`: {why}"));
                 }
             }
@@ -267,40 +288,49 @@ fn images(services: &Entries, variables: &Variables<'_>) -> Result<(), String> {
 pub(super) fn bounded(value: &Value, left: &mut usize) -> Result<(), String> {
     let too_many = || format!("more than {MAX_VALUES} values");
     *left = left.checked_sub(1).ok_or_else(too_many)?;
-    let (count, mut inner): (usize, Box<dyn Iterator<Item = &Value>>) = match value {
-        Value::List(items) => (items.len(), Box::new(items.iter())),
-        Value::Map(entries) => (entries.len(), Box::new(entries.iter().map(|(_, v)| v))),
+    let count = match value {
+        Value::List(items) => items.len(),
+        Value::Map(entries) => entries.len(),
         _ => return Ok(()),
     };
     if count > MAX_ENTRIES {
         return Err(format!("more than {MAX_ENTRIES} entries in a list"));
     }
-    inner.try_for_each(|value| bounded(value, left))
+    match value {
+        Value::List(items) => items.iter().try_for_each(|item| bounded(item, left)),
+        value => {
+            let mut inner = entries(Some(value)).iter();
+            inner.try_for_each(|(_, value)| bounded(value, left))
+        }
+    }
 }
 
 /// A file with its variables replaced.
 pub(super) fn read(content: &str, name: &str, variables: &Variables<'_>) -> Result<Value, String> {
     let failed = |problem: crate::spec::error::Problem| {
         let (line, column) = problem.at.unwrap_or((1, 1));
-        let hint = problem
-            .hint
-            .map(|hint| format!("; {}", hint.sentence(None)));
-        let hint = hint.unwrap_or_default();
+        let mut hint = String::new();
+        if let Some(of) = problem.hint {
+            hint = format!("; {}", of.sentence(None));
+        }
         format!("{name}:{line}:{column}: {}{hint}", problem.message)
     };
     let documents = parse::parse_tagged(content, TAGS).map_err(failed)?;
     twice::refused(content, name, &documents)?;
-    let mut whole = Value::Map(Vec::new());
-    for mut document in documents {
-        let replaced = variables.replace_all(&mut document);
-        replaced.map_err(|why| format!("{name}: {why}"))?;
-        // Before anything is put over it: what is no text in a list would be lost then.
-        shape::refused(&document).map_err(|why| format!("{name}: {why}"))?;
-        whole = merged("", 0, whole, document);
-    }
-    let whole = present(whole);
-    shape::refused(&whole).map_err(|why| format!("{name}: {why}"))?;
-    Ok(whole)
+    let put_together = || {
+        let mut whole = Value::Map(Vec::new());
+        for mut document in documents {
+            variables.replace_all(&mut document)?;
+            plain(&mut document);
+            // Before anything is put over it: what is no text in a list would be lost then.
+            shape::refused(&document)?;
+            whole = merged("", 0, whole, document);
+        }
+        let whole = present(whole);
+        shape::refused(&whole)?;
+        Ok(whole)
+    };
+    put_together().map_err(|why: String| format!("{name}: {why}"))
 }
 
 /// A file as compose has it today. The first ones had nothing but services.
@@ -340,15 +370,15 @@ fn extended(
     let too_deep = || format!("services extend each other without an end: `{name}`");
     let depth = depth.checked_sub(1).ok_or_else(too_deep)?;
     let file = scalar(base, "file");
-    let of = scalar(base, "service").or_else(|| base.scalar_text());
+    let of = scalar(base, "service").or_else(|| word(base));
     let of = of.ok_or_else(|| format!("`{name}` extends nothing"))?;
     let base = match file {
-        None => extended(&of, whole, source, variables, depth)?,
+        None => extended(of, whole, source, variables, depth)?,
         Some(file) => {
-            let content = source.text(&file)?;
-            let mut other = read(&content, &file, variables)?;
-            rebase(&mut other, folder(&file));
-            extended(&of, &other, source, variables, depth)?
+            let content = source.text(file)?;
+            let mut other = read(&content, file, variables)?;
+            rebase(&mut other, folder(file));
+            extended(of, &other, source, variables, depth)?
         }
     };
     let mut own = service.clone();
@@ -360,94 +390,97 @@ fn extended(
 pub(super) fn merged(key: &str, depth: usize, base: Value, over: Value) -> Value {
     // What is called `test` at the top is a service.
     let rule = if depth > 2 { key } else { "" };
-    match (rule, base, over) {
+    let (mut base, mut over) = (base, over);
+    match rule {
         // Nothing in their place is the image's own.
-        ("command" | "entrypoint", _, over) => over,
-        (_, base, Value::Null) => base,
-        ("extra_hosts", base, over) => {
-            let both = [extra_hosts(Some(&base)), extra_hosts(Some(&over))].concat();
-            texts(both)
+        "command" | "entrypoint" => return over,
+        _ if over == Value::Null => return base,
+        "test" => return over,
+        "extra_hosts" => {
+            return texts([extra_hosts(Some(&base)), extra_hosts(Some(&over))].concat());
         }
-        ("test", _, over) => over,
-        ("environment" | "labels" | "annotations" | "sysctls" | "args", base, over) => {
-            let mut all = Entries::new();
-            for (key, value) in pairs(Some(&base)).into_iter().chain(pairs(Some(&over))) {
-                set(&mut all, &key, value.map_or(Value::Null, Value::String));
-            }
-            for (key, value) in entries(Some(&over)) {
-                match tag(value) {
-                    Some((RESET, _)) => all.retain(|(known, _)| known != key),
-                    Some((_, inside)) => set(&mut all, key, inside.clone()),
-                    None => {}
-                }
-            }
-            Value::Map(all)
+        "environment" | "labels" | "annotations" | "sysctls" | "args" => {
+            return merged_pairs(&base, &over);
         }
-        ("depends_on" | "networks", Value::List(names), over @ Value::Map(_)) => {
-            merged(key, depth, by_name(key, &names), over)
-        }
-        ("depends_on" | "networks", base @ Value::Map(_), Value::List(names)) => {
-            merged(key, depth, base, by_name(key, &names))
-        }
-        ("volumes" | "devices", Value::List(base), Value::List(over)) => {
-            let target = |item: &Value| match item {
-                Value::String(short) => {
-                    let parts: Vec<&str> = short.split(':').collect();
-                    parts
-                        .get(1)
-                        .or(parts.first())
-                        .map(|part| (*part).to_owned())
-                }
-                long => scalar(long, "target"),
-            };
-            let replaced = |item: &Value| over.iter().any(|o| target(o) == target(item));
-            let mut all: Vec<Value> = base.into_iter().filter(|item| !replaced(item)).collect();
-            all.extend(over);
-            Value::List(all)
-        }
-        (_, Value::Map(mut base), Value::Map(over)) => {
-            for (key, value) in over {
-                let value = match tag(&value) {
-                    Some((RESET, _)) => {
-                        base.retain(|(known, _)| *known != key);
-                        continue;
-                    }
-                    Some((_, inside)) => {
-                        set(&mut base, &key, inside.clone());
-                        continue;
-                    }
-                    None => value,
-                };
-                match base.iter_mut().find(|(k, _)| *k == key) {
-                    Some((_, old)) => {
-                        let former = std::mem::replace(old, Value::Null);
-                        // Nothing came before the first file.
-                        let former = match tag(&former) {
-                            Some((RESET, _)) => Value::Null,
-                            Some((_, inside)) => inside.clone(),
-                            None => former,
-                        };
-                        *old = merged(&key, depth + 1, former, value);
-                    }
-                    None => base.push((key, value)),
-                }
-            }
+        "depends_on" | "networks" => match (&base, &over) {
+            (Value::List(names), Value::Map(_)) => base = by_name(key, names),
+            (Value::Map(_), Value::List(names)) => over = by_name(key, names),
+            _ => {}
+        },
+        _ => {}
+    }
+    match (base, over) {
+        (Value::Map(mut base), Value::Map(over)) => {
+            merge_maps(&mut base, over, depth);
             Value::Map(base)
         }
-        (_, Value::List(mut base), Value::List(over)) => {
-            for item in over {
-                if !base.contains(&item) {
-                    base.push(item);
+        (Value::List(mut base), Value::List(over)) => {
+            if ["volumes", "devices"].contains(&rule) {
+                base.retain(|item| over.iter().all(|other| target(other) != target(item)));
+                base.extend(over);
+            } else {
+                for item in over {
+                    if !base.contains(&item) {
+                        base.push(item);
+                    }
                 }
             }
             Value::List(base)
         }
-        ("env_file" | "dns" | "dns_search" | "tmpfs", base, over) => {
-            let both = items(Some(&base)).into_iter().chain(items(Some(&over)));
-            Value::List(both.cloned().collect())
+        (base, over) if ["env_file", "dns", "dns_search", "tmpfs"].contains(&rule) => {
+            Value::List([items(Some(&base)), items(Some(&over))].concat())
         }
-        (_, _, over) => over,
+        (_, over) => over,
     }
+}
+
+/// Pairs over others, whether they are a mapping or a list.
+fn merged_pairs(base: &Value, over: &Value) -> Value {
+    let mut all = Entries::new();
+    for value in [base, over] {
+        for (key, value) in pairs(Some(value)) {
+            set(&mut all, key, value.map_or(Value::Null, text));
+        }
+    }
+    for (key, value) in entries(Some(over)) {
+        match tag(value) {
+            Some((RESET, _)) => remove(&mut all, key),
+            Some((_, inside)) => set(&mut all, key, inside.clone()),
+            None => {}
+        }
+    }
+    Value::Map(all)
+}
+
+fn merge_maps(base: &mut Entries, over: Entries, depth: usize) {
+    for (key, value) in over {
+        match tag(&value) {
+            Some((RESET, _)) => remove(base, &key),
+            Some((_, inside)) => set(base, &key, inside.clone()),
+            None => match find_mut(base, &key) {
+                Some(old) => {
+                    // Nothing came before the first file.
+                    let former = match tag(old) {
+                        Some((RESET, _)) => Value::Null,
+                        Some((_, inside)) => inside.clone(),
+                        None => std::mem::replace(old, Value::Null),
+                    };
+                    *old = merged(&key, depth + 1, former, value);
+                }
+                None => base.push((key, value)),
+            },
+        }
+    }
+}
+
+/// Where a volume or device is put into the container.
+fn target(item: &Value) -> Option<&str> {
+    let Some(short) = word(item) else {
+        return scalar(item, "target");
+    };
+    let mut parts = short.split(':');
+    let first = parts.next();
+    parts.next().or(first)
 }
 
 /// The tags by which a file takes a value of an earlier one away, and puts another in its place.
@@ -485,10 +518,13 @@ fn untag(value: &mut Value) {
 
 /// Names as the mapping that they are short for: in one of networks, nothing is asked of them.
 fn by_name(key: &str, names: &[Value]) -> Value {
-    let names = names.iter().filter_map(Value::scalar_text);
-    let meant = || match key {
-        "depends_on" => map([("condition", text("service_started"))]),
-        _ => Value::Null,
-    };
-    Value::Map(names.map(|name| (name, meant())).collect())
+    let mut all = Entries::new();
+    for name in names.iter().filter_map(word) {
+        let meant = match key {
+            "depends_on" => map_of_texts(&[("condition", "service_started")]),
+            _ => Value::Null,
+        };
+        all.push((name.to_owned(), meant));
+    }
+    Value::Map(all)
 }

@@ -3,8 +3,8 @@
 use super::Source;
 use super::health;
 use super::project::Project;
-use super::run_line::{alias, mount, options, push, raw_file, secret};
-use super::tree::{Entries, set, text, texts};
+use super::run_line::{alias, mount, options, push, push_text, raw_file, secret};
+use super::tree::{Entries, find, has, scalar, set, set_map, set_text, text, texts, word};
 use super::unit::{Unit, adds_to, folders, is_true, unquoted};
 use super::unit_order::depend;
 use super::words::split_unit;
@@ -39,48 +39,21 @@ pub(super) fn load(
     source: &Source<'_>,
     project: &mut Project,
 ) -> Result<Vec<String>, String> {
-    let mut units = Vec::new();
-    for (file, content) in files.iter().filter(|(file, _)| adds_to(file).is_none()) {
-        let mut unit = Unit::read(file, content)?;
-        let (folder, _) = file.rsplit_once('/').unwrap_or_default();
-        if folder.starts_with('/') && folder != source.folder {
-            unit.rebase(folder);
-        }
-        units.push(unit);
-    }
-    for unit in &mut units {
-        drop_ins(unit, files)?;
-    }
-    for (file, _) in files {
-        let Some(adds_to) = adds_to(file) else {
-            continue;
-        };
-        let of = |unit: &Unit| folders(&unit.name, &unit.kind).contains(&without_at(adds_to));
-        if !units.iter().any(of) {
-            return Err(format!("`{file}` adds to `{adds_to}`: give that, too"));
-        }
-    }
-    let units = units;
+    let units = read(files, source)?;
     for unit in &units {
         for specifier in &unit.unknown {
-            let what = format!(
-                "{}.{}: {specifier}: it stays as it is written",
-                unit.name, unit.kind
-            );
-            project.left_out.push(what);
+            project.leave_out(unit, format_args!("{specifier}: it stays as it is written"));
         }
         for what in &unit.of_user {
-            let what = format!("{}.{}: {what}", unit.name, unit.kind);
-            project.left_out.push(what);
+            project.leave_out(unit, format_args!("{what}"));
         }
         absent(unit, &units, project);
     }
     for unit in units.iter().filter(|unit| unit.kind == "kube") {
-        for key in ["Yaml", "ConfigMap"] {
+        for key in &["Yaml", "ConfigMap"] {
             for path in unit.values("Kube", key) {
-                project
-                    .manifests
-                    .push((unit.name.clone(), source.text(path)?));
+                let text = source.text(path)?;
+                project.manifests.push((unit.name.clone(), text));
             }
         }
         lost(unit, "Kube", &["Yaml", "ConfigMap"], project);
@@ -89,26 +62,7 @@ pub(super) fn load(
         volume(unit, project);
     }
     for unit in units.iter().filter(|unit| unit.kind == "network") {
-        if unit.last("Network", "Internal").is_some_and(is_true) {
-            let what = format!(
-                "network {}: every pod reaches every pod, and the world",
-                unit.name
-            );
-            project.left_out.push(what);
-        }
-        lost(
-            unit,
-            "Network",
-            &["Internal", "NetworkName", "Label", "Driver"],
-            project,
-        );
-        if let Some(driver) = unit.last("Network", "Driver").filter(|d| *d != "bridge") {
-            let what = format!(
-                "network {}: the driver {driver}: pods have addresses of the node's bridge",
-                unit.name
-            );
-            project.left_out.push(what);
-        }
+        network(unit, project);
     }
     for unit in &units {
         around(unit, project);
@@ -120,33 +74,7 @@ pub(super) fn load(
     for unit in units.iter().filter(|unit| unit.kind == "container") {
         let mut service = container(unit, &units)?;
         if let Some(pod) = unit.last("Container", "Pod") {
-            let pod = pod.strip_suffix(".pod").unwrap_or(pod);
-            if !units.iter().any(|u| u.kind == "pod" && u.name == pod) {
-                let what = format!(
-                    "{}.container: Pod={pod}.pod: give that unit, too",
-                    unit.name
-                );
-                project.left_out.push(what);
-            }
-            match heads.iter().find(|(of, _)| *of == pod) {
-                Some((_, head)) => {
-                    let mode = format!("service:{head}");
-                    set(&mut service, "network_mode", text(mode));
-                    // All containers of a pod have its mounts.
-                    let unit = units.iter().find(|u| u.kind == "pod" && u.name == pod);
-                    for (_, key, value) in unit.iter().flat_map(|unit| &unit.keys) {
-                        if matches!(&**key, "Volume" | "ShmSize") {
-                            same(key, value, &mut service)?;
-                        }
-                    }
-                }
-                None => {
-                    heads.push((pod, unit.name.clone()));
-                    if let Some(unit) = units.iter().find(|u| u.kind == "pod" && u.name == pod) {
-                        of_pod(unit, &mut service, project)?;
-                    }
-                }
-            }
+            in_pod(unit, pod, &units, &mut heads, &mut service, project)?;
         }
         project.add(unit.name.clone(), Value::Map(service))?;
     }
@@ -154,15 +82,93 @@ pub(super) fn load(
     for unit in units.iter().filter(|unit| start.contains(&&*unit.kind)) {
         depend(unit, &units, &heads, project);
     }
-    let used = units.iter().flat_map(|unit| {
-        let files = unit
-            .keys
-            .iter()
-            .filter(|(_, key, _)| FILES.contains(&&**key));
-        files.flat_map(|(_, _, value)| split_unit(value))
-    });
-    let used = used.map(|path| source.absolute(path.trim_start_matches('-')));
-    Ok(used.collect())
+    let mut used = Vec::new();
+    for (_, key, value) in units.iter().flat_map(|unit| &unit.keys) {
+        if FILES.contains(&&**key) {
+            for path in split_unit(value) {
+                used.push(source.absolute(path.trim_start_matches('-')));
+            }
+        }
+    }
+    Ok(used)
+}
+
+/// Reads units, each with what the files of its folders add.
+fn read(files: &[(String, String)], source: &Source<'_>) -> Result<Vec<Unit>, String> {
+    let mut units = Vec::new();
+    for (file, content) in files {
+        if adds_to(file).is_some() {
+            continue;
+        }
+        let mut unit = Unit::read(file, content)?;
+        let (folder, _) = file.rsplit_once('/').unwrap_or_default();
+        if folder.starts_with('/') && folder != source.folder {
+            unit.rebase(folder);
+        }
+        drop_ins(&mut unit, files)?;
+        units.push(unit);
+    }
+    for (file, _) in files {
+        let Some(adds_to) = adds_to(file) else {
+            continue;
+        };
+        let of = |unit: &Unit| folders(&unit.name, &unit.kind).contains(&without_at(adds_to));
+        if !units.iter().any(of) {
+            return Err(format!("`{file}` adds to `{adds_to}`: give that, too"));
+        }
+    }
+    Ok(units)
+}
+
+/// Puts a container into the pod that it names: the first one gets what the pod asks for, the others share its network.
+fn in_pod<'u>(
+    unit: &'u Unit,
+    pod: &'u str,
+    units: &[Unit],
+    heads: &mut Vec<(&'u str, String)>,
+    service: &mut Entries,
+    project: &mut Project,
+) -> Result<(), String> {
+    let pod = pod.strip_suffix(".pod").unwrap_or(pod);
+    let pod_unit = find_unit(units, "pod", pod);
+    if pod_unit.is_none() {
+        project.leave_out(unit, format_args!("Pod={pod}.pod: give that unit, too"));
+    }
+    if let Some((_, head)) = heads.iter().find(|(of, _)| *of == pod) {
+        set_text(service, "network_mode", &format!("service:{head}"));
+        // All containers of a pod have its mounts.
+        for (_, key, value) in pod_unit.map_or(&[][..], |unit| &unit.keys) {
+            if matches!(&**key, "Volume" | "ShmSize") {
+                same(key, value, service)?;
+            }
+        }
+        return Ok(());
+    }
+    heads.push((pod, unit.name.clone()));
+    match pod_unit {
+        Some(unit) => of_pod(unit, service, project),
+        None => Ok(()),
+    }
+}
+
+fn network(unit: &Unit, project: &mut Project) {
+    const KNOWN: [&str; 4] = ["Internal", "NetworkName", "Label", "Driver"];
+    let name = &unit.name;
+    if unit.last("Network", "Internal").is_some_and(is_true) {
+        let what = format!("network {name}: every pod reaches every pod, and the world");
+        project.left_out.push(what);
+    }
+    lost(unit, "Network", &KNOWN, project);
+    if let Some(driver) = unit.last("Network", "Driver").filter(|d| *d != "bridge") {
+        project.left_out.push(format!(
+            "network {name}: the driver {driver}: pods have addresses of the node's bridge"
+        ));
+    }
+}
+
+pub(super) fn find_unit<'u>(units: &'u [Unit], kind: &str, name: &str) -> Option<&'u Unit> {
+    let mut units = units.iter();
+    units.find(|unit| unit.kind == kind && unit.name == name)
 }
 
 /// Keys whose values are files that are read.
@@ -174,8 +180,7 @@ fn absent(unit: &Unit, units: &[Unit], project: &mut Project) {
         let is_it = |unit: &Unit| name == format!("{}.{}", unit.name, unit.kind);
         let has_own = name.ends_with(".pod") || name.ends_with(".image");
         if !has_own && !units.iter().any(is_it) {
-            let what = format!("{}.{}: {name}: give that unit, too", unit.name, unit.kind);
-            project.left_out.push(what);
+            project.leave_out(unit, format_args!("{name}: give that unit, too"));
         }
     }
 }
@@ -183,8 +188,7 @@ fn absent(unit: &Unit, units: &[Unit], project: &mut Project) {
 fn lost(unit: &Unit, section: &str, known: &[&str], project: &mut Project) {
     for (of, key, _) in &unit.keys {
         if of == section && !known.contains(&&**key) {
-            let what = format!("{}.{}: {key}", unit.name, unit.kind);
-            project.left_out.push(what);
+            project.leave_out(unit, format_args!("{key}"));
         }
     }
 }
@@ -203,43 +207,38 @@ fn around(unit: &Unit, project: &mut Project) {
     ];
     lost(unit, "Unit", &KNOWN, project);
     if unit.kind != "container" {
-        // Only containers have these of their own.
-        let carried = ["Restart", "TimeoutSec", "TimeoutStopSec"];
-        let known = SERVICE.into_iter().filter(|key| !carried.contains(key));
-        lost(unit, "Service", &known.collect::<Vec<_>>(), project);
+        lost(unit, "Service", &SERVICE, project);
     }
 }
 
-/// Keys of a service that are carried over, or about the service and not about what it runs.
-const SERVICE: [&str; 10] = [
+/// Keys of a service that are about the service and not about what it runs.
+const SERVICE: [&str; 7] = [
     "Delegate",
     "KillMode",
     "NotifyAccess",
     "RemainAfterExit",
-    "Restart",
     "SyslogIdentifier",
-    "TimeoutSec",
     "TimeoutStartSec",
-    "TimeoutStopSec",
     "Type",
 ];
+
+/// Keys of a service that are carried over. Only containers have these of their own.
+const CARRIED: [&str; 3] = ["Restart", "TimeoutSec", "TimeoutStopSec"];
 
 fn volume(unit: &Unit, project: &mut Project) {
     const KNOWN: [&str; 6] = ["Copy", "Device", "Label", "Options", "Type", "VolumeName"];
     lost(unit, "Volume", &KNOWN, project);
     let mut options = Entries::new();
-    for (key, option) in [("Device", "device"), ("Type", "type"), ("Options", "o")] {
+    for (key, option) in &[("Device", "device"), ("Type", "type"), ("Options", "o")] {
         if let Some(value) = unit.last("Volume", key) {
-            set(&mut options, option, text(value));
+            set_text(&mut options, option, value);
         }
     }
     let mut volume = Entries::new();
     if let Some(name) = unit.last("Volume", "VolumeName") {
-        set(&mut volume, "name", text(name));
+        set_text(&mut volume, "name", name);
     }
-    if !options.is_empty() {
-        set(&mut volume, "driver_opts", Value::Map(options));
-    }
+    set_map(&mut volume, "driver_opts", options);
     project
         .volumes
         .push((unit.name.clone(), Value::Map(volume)));
@@ -275,6 +274,22 @@ const SAME: &[(&str, &str)] = &[
     ("WorkingDir", "working_dir"),
 ];
 
+/// Keys of a container that say what is so anyway, or that are of no use without podman.
+const MEANINGLESS: [&str; 12] = [
+    "CgroupsMode",
+    "ContainersConfModule",
+    "NoNewPrivileges",
+    "Notify",
+    "Pod",
+    "SecurityLabelDisable",
+    "SecurityLabelFileType",
+    "SecurityLabelLevel",
+    "SecurityLabelNested",
+    "SecurityLabelType",
+    "ServiceName",
+    "StartWithPod",
+];
+
 /// Keys of several words, each of which is an item.
 const WORDS: &[(&str, &str)] = &[
     ("Annotation", "annotations"),
@@ -298,21 +313,21 @@ fn same(key: &str, value: &str, service: &mut Entries) -> Result<bool, String> {
         match of.strip_prefix('*') {
             Some("cap_add" | "cap_drop") => {
                 let words = value.split_whitespace();
-                words.for_each(|word| push(service, &of[1..], text(word)));
+                words.for_each(|word| push_text(service, &of[1..], word));
             }
             // It starts without the device, too.
             Some("devices") => match value.strip_prefix('-') {
-                Some(device) => push(service, "devices", text(format!("{device}:optional"))),
-                None => push(service, "devices", text(value)),
+                Some(device) => push_text(service, "devices", &format!("{device}:optional")),
+                None => push_text(service, "devices", value),
             },
-            Some(list) => push(service, list, text(value)),
-            None => set(service, of, text(unquoted(value))),
+            Some(list) => push_text(service, list, value),
+            None => set_text(service, of, unquoted(value)),
         }
         return Ok(true);
     }
     if let Some((_, list)) = WORDS.iter().find(|(name, _)| *name == key) {
         for word in split_unit(value) {
-            push(service, list, text(word));
+            push_text(service, list, &word);
         }
         return Ok(true);
     }
@@ -320,22 +335,18 @@ fn same(key: &str, value: &str, service: &mut Entries) -> Result<bool, String> {
         "Volume" => {
             let (name, rest) = value.split_once(':').unwrap_or((value, ""));
             let name = name.strip_suffix(".volume").unwrap_or(name);
-            let written = if rest.is_empty() {
-                name.to_owned()
-            } else {
-                format!("{name}:{rest}")
-            };
-            push(service, "volumes", text(written));
+            let end = if rest.is_empty() { "" } else { ":" };
+            push_text(service, "volumes", &[name, end, rest].concat());
         }
         "NetworkAlias" => alias(value, service),
         "Network" => {
             let (name, asked) = value.split_once(':').unwrap_or((value, ""));
             if let Some(other) = name.strip_suffix(".container") {
-                set(service, "network_mode", text(format!("service:{other}")));
+                set_text(service, "network_mode", &format!("service:{other}"));
             } else {
                 let name = name.strip_suffix(".network").unwrap_or(name);
                 let end = if asked.is_empty() { "" } else { ":" };
-                let word = format!("--network={name}{end}{asked}");
+                let word = ["--network=", name, end, asked].concat();
                 options(&[word], service)?;
             }
         }
@@ -352,11 +363,10 @@ fn container(unit: &Unit, units: &[Unit]) -> Result<Entries, String> {
     let mut check = Entries::new();
     let of = |why: String| format!("{}.container: {why}", unit.name);
     let user = unit.last("Container", "User");
-    for (_, key, value) in unit
-        .keys
-        .iter()
-        .filter(|(section, _, _)| section == "Container")
-    {
+    for (section, key, value) in &unit.keys {
+        if section != "Container" {
+            continue;
+        }
         if same(key, value, &mut service).map_err(of)? {
             continue;
         }
@@ -376,7 +386,7 @@ fn container(unit: &Unit, units: &[Unit]) -> Result<Entries, String> {
                     let path = word.strip_prefix('-');
                     let mut file = raw_file(path.unwrap_or(&word));
                     if let (Value::Map(file), Some(_)) = (&mut file, path) {
-                        set(file, "required", Value::Bool(false));
+                        set_text(file, "required", "false");
                     }
                     push(&mut service, "env_file", file);
                 }
@@ -385,100 +395,75 @@ fn container(unit: &Unit, units: &[Unit]) -> Result<Entries, String> {
             "Entrypoint" => {
                 let value = unquoted(value);
                 let words = match value.starts_with('[') {
-                    true => serde_json::from_str(value).unwrap_or_else(|_| vec![value.to_owned()]),
+                    true => health::words(value).unwrap_or_else(|| vec![value.to_owned()]),
                     false => split_unit(value),
                 };
                 set(&mut service, "entrypoint", texts(words));
             }
             "User" => {
-                let value = unquoted(value);
-                let group = unit
-                    .last("Container", "Group")
-                    .map(|group| format!(":{group}"));
-                set(
-                    &mut service,
-                    "user",
-                    text(format!("{value}{}", group.unwrap_or_default())),
-                );
+                let mut value = unquoted(value).to_owned();
+                if let Some(group) = unit.last("Container", "Group") {
+                    value.extend([":", group]);
+                }
+                set_text(&mut service, "user", &value);
             }
             "Group" if user.is_some() => {}
             "Mount" => {
                 let mut mount = mount(value);
-                let source = super::tree::scalar(&mount, "source").unwrap_or_default();
+                let source = scalar(&mount, "source").unwrap_or_default();
                 let meant = match source.strip_suffix(".volume") {
-                    Some(volume) => Some(volume.to_owned()),
-                    None => image_of("Mount", &source, units).map_err(of)?,
+                    Some(volume) => Some(volume),
+                    None => image_of("Mount", source, units).map_err(of)?,
                 };
+                let meant = meant.map(str::to_owned);
                 if let (Value::Map(mount), Some(meant)) = (&mut mount, meant) {
-                    set(mount, "source", text(meant));
+                    set_text(mount, "source", &meant);
                 }
                 push(&mut service, "volumes", mount);
             }
             "Secret" => secret(value, &mut service),
             "NoNewPrivileges" if is_true(value) => {
-                push(&mut service, "security_opt", text("no-new-privileges:true"));
+                push_text(&mut service, "security_opt", "no-new-privileges:true");
             }
             "SeccompProfile" => {
-                push(
-                    &mut service,
-                    "security_opt",
-                    text(format!("seccomp:{value}")),
-                );
+                push_text(&mut service, "security_opt", &format!("seccomp:{value}"));
             }
-            "AppArmor" => push(
-                &mut service,
-                "security_opt",
-                text(format!("apparmor:{value}")),
-            ),
-            // What is so anyway, or of no use without podman.
-            "NoNewPrivileges"
-            | "SecurityLabelDisable"
-            | "SecurityLabelType"
-            | "SecurityLabelNested"
-            | "SecurityLabelLevel"
-            | "SecurityLabelFileType"
-            | "Notify"
-            | "Pod"
-            | "StartWithPod"
-            | "ServiceName"
-            | "ContainersConfModule"
-            | "CgroupsMode" => {}
-            _ => set(&mut service, key, text(&**value)),
+            "AppArmor" => {
+                push_text(&mut service, "security_opt", &format!("apparmor:{value}"));
+            }
+            key if MEANINGLESS.contains(&key) => {}
+            key => set_text(&mut service, key, value),
         }
     }
-    if !check.is_empty() {
-        set(&mut service, "healthcheck", Value::Map(check));
-    }
+    set_map(&mut service, "healthcheck", check);
     let default = format!("systemd-{}", unit.name);
-    set(&mut service, "x-default-name", text(default));
-    if !service
-        .iter()
-        .any(|(key, _)| key == "image" || key == "build")
-    {
+    set_text(&mut service, "x-default-name", &default);
+    if !has(&service, "image") && !has(&service, "build") {
         return Err(of("it has no `Image`".to_owned()));
     }
     // podman itself restarts it (`PodmanArgs=--restart=always`) before systemd sees that it has ended.
-    let by_podman = service.iter().find(|(key, _)| key == "restart");
-    let by_podman = by_podman.and_then(|(_, policy)| policy.scalar_text());
-    match unit.last("Service", "Restart") {
-        _ if matches!(by_podman.as_deref(), Some("always" | "unless-stopped")) => {}
-        None | Some("no") if by_podman.is_some() => {}
-        None | Some("no") => set(&mut service, "restart", text("no")),
-        Some("on-failure" | "on-abnormal" | "on-abort" | "on-watchdog") => {
-            set(&mut service, "restart", text("on-failure"));
-        }
-        Some("on-success") => set(&mut service, "restart", text("on-success")),
-        Some(_) => set(&mut service, "restart", text("always")),
+    let by_podman = find(&service, "restart").and_then(word);
+    let by_systemd = match unit.last("Service", "Restart") {
+        None | Some("no") => "no",
+        Some("on-failure" | "on-abnormal" | "on-abort" | "on-watchdog") => "on-failure",
+        Some("on-success") => "on-success",
+        Some(_) => "always",
+    };
+    match by_podman {
+        Some("always" | "unless-stopped") => {}
+        Some(_) if by_systemd == "no" => {}
+        _ => set_text(&mut service, "restart", by_systemd),
     }
     let wait = unit.last("Service", "TimeoutStopSec");
     if let Some(wait) = wait.or_else(|| unit.last("Service", "TimeoutSec"))
-        && !service.iter().any(|(key, _)| key == "stop_grace_period")
+        && !has(&service, "stop_grace_period")
     {
-        set(&mut service, "stop_grace_period", text(wait));
+        set_text(&mut service, "stop_grace_period", wait);
     }
     for (section, key, _) in &unit.keys {
-        if section == "Service" && !SERVICE.contains(&&**key) {
-            set(&mut service, &format!("[Service] {key}"), Value::Bool(true));
+        let is_known = SERVICE.contains(&&**key) || CARRIED.contains(&&**key);
+        if section == "Service" && !is_known {
+            set_text(&mut service, &format!("[Service] {key}"), "true");
         }
     }
     Ok(service)
@@ -486,23 +471,21 @@ fn container(unit: &Unit, units: &[Unit]) -> Result<Entries, String> {
 
 fn image(value: &str, units: &[Unit], service: &mut Entries) -> Result<(), String> {
     if value.ends_with(".build") {
-        set(service, "build", Value::Bool(true));
+        set_text(service, "build", "true");
     }
     match image_of("Image", value, units)? {
-        Some(image) => set(service, "image", text(image)),
+        Some(image) => set_text(service, "image", image),
         None if value.ends_with(".build") => {}
-        None => set(service, "image", text(value)),
+        None => set_text(service, "image", value),
     }
     Ok(())
 }
 
 /// The name of the image that a unit stands for, if the value of a key is the name of one.
-fn image_of(key: &str, value: &str, units: &[Unit]) -> Result<Option<String>, String> {
+fn image_of<'u>(key: &str, value: &str, units: &'u [Unit]) -> Result<Option<&'u str>, String> {
     let unit = |kind: &str| {
         let name = value.strip_suffix(kind)?.strip_suffix('.')?;
-        units
-            .iter()
-            .find(|unit| unit.kind == kind && unit.name == name)
+        find_unit(units, kind, name)
     };
     let image = unit("image").and_then(|unit| unit.last("Image", "Image"));
     let tag = || unit("build").and_then(|unit| unit.last("Build", "ImageTag"));
@@ -510,21 +493,21 @@ fn image_of(key: &str, value: &str, units: &[Unit]) -> Result<Option<String>, St
         None if value.ends_with(".image") => Err(format!(
             "{key}={value}: give that unit, too, or name the image"
         )),
-        found => Ok(found.map(str::to_owned)),
+        found => Ok(found),
     }
 }
 
 /// Gives the first container of a pod what the pod asks for.
 fn of_pod(unit: &Unit, service: &mut Entries, project: &mut Project) -> Result<(), String> {
     let name = unit.last("Pod", "PodName").unwrap_or(&unit.name);
-    set(service, "x-pod-name", text(name));
+    set_text(service, "x-pod-name", name);
     for (section, key, value) in &unit.keys {
         if section == "Pod"
             && key != "PodName"
             && key != "ServiceName"
             && !same(key, value, service).map_err(|why| format!("{}.pod: {why}", unit.name))?
         {
-            project.left_out.push(format!("{}.pod: {key}", unit.name));
+            project.leave_out(unit, format_args!("{key}"));
         }
     }
     Ok(())

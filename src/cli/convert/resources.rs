@@ -1,6 +1,6 @@
 //! `cpus`, `mem_limit`, `deploy`: what a container may use, and what is kept free for it.
 
-use super::tree::{Entries, scalar, set, text};
+use super::tree::{Entries, scalar, set_map, set_text, word};
 use super::words::size;
 use super::work::Work;
 use crate::spec::value::Value;
@@ -17,49 +17,41 @@ pub(super) fn resources(work: &Work<'_>, service: &Value, all: &mut Entries) {
         Some((quota / period.unwrap_or(100_000.0)).to_string())
     };
     let mut lost = Vec::new();
-    let mut read = |what: &str, given: Option<String>, by: fn(&str) -> Option<String>| {
+    let mut read = |what: &str, given: Option<&str>, by: fn(&str) -> Option<String>| {
         // Nothing is no limit.
         let given = given.filter(|text| text.trim().parse::<f64>() != Ok(0.0))?;
-        let read = by(&given);
+        let read = by(given);
         if read.is_none() {
             lost.push(format!("{what}: {given}"));
         }
         read
     };
-    let cpu = read(
-        "cpus",
-        of("limits", "cpus")
-            .or_else(|| scalar(service, "cpus"))
-            .or_else(quota),
-        millis,
-    );
+    let quota = quota();
+    let cpu = of("limits", "cpus").or_else(|| scalar(service, "cpus"));
+    let cpu = read("cpus", cpu.or(quota.as_deref()), millis);
     let memory = of("limits", "memory").or_else(|| scalar(service, "mem_limit"));
     let memory = read("mem_limit", memory, size);
     let wanted_cpu = read("cpus", of("reservations", "cpus"), millis);
     let wanted = of("reservations", "memory").or_else(|| scalar(service, "mem_reservation"));
     let wanted_memory = read("mem_reservation", wanted, size);
     // Without a request, a limit would also be what is kept free for the pod: compose reserves nothing for it.
-    let nothing = |limit: &Option<String>| limit.is_some().then(|| "0".to_owned());
-    let requests = [
-        ("cpu", wanted_cpu.or_else(|| nothing(&cpu))),
-        ("memory", wanted_memory.or_else(|| nothing(&memory))),
-    ];
-    let mut resources = Entries::new();
-    for (key, values) in [
-        ("limits", [("cpu", cpu), ("memory", memory)]),
-        ("requests", requests),
+    let (mut limits, mut requests) = (Entries::new(), Entries::new());
+    for (name, limit, wanted) in [
+        ("cpu", &cpu, &wanted_cpu),
+        ("memory", &memory, &wanted_memory),
     ] {
-        let values = values
-            .into_iter()
-            .filter_map(|(name, v)| Some((name.to_owned(), text(v?))));
-        let values: Entries = values.collect();
-        if !values.is_empty() {
-            set(&mut resources, key, Value::Map(values));
+        if let Some(limit) = limit {
+            set_text(&mut limits, name, limit);
+            set_text(&mut requests, name, "0");
+        }
+        if let Some(wanted) = wanted {
+            set_text(&mut requests, name, wanted);
         }
     }
-    if !resources.is_empty() {
-        set(all, "resources", Value::Map(resources));
-    }
+    let mut resources = Entries::new();
+    set_map(&mut resources, "limits", limits);
+    set_map(&mut resources, "requests", requests);
+    set_map(all, "resources", resources);
     if of("limits", "pids").is_some() {
         lost.push("pids: the setting `podPidsLimit` holds for all pods".to_owned());
     }
@@ -72,7 +64,7 @@ pub(super) fn resources(work: &Work<'_>, service: &Value, all: &mut Entries) {
     if let Some(other) = replicas.filter(|word| word.parse::<u32>().is_err()) {
         lost.push(format!("replicas: {other}"));
     }
-    for key in [
+    for key in &[
         "labels",
         "update_config",
         "rollback_config",
@@ -81,10 +73,8 @@ pub(super) fn resources(work: &Work<'_>, service: &Value, all: &mut Entries) {
         "endpoint_mode",
     ] {
         // On one node `global` is one pod.
-        if deploy
-            .get(key)
-            .is_some_and(|v| *v != text("replicated") && *v != text("global"))
-        {
+        let given = deploy.get(key);
+        if given.is_some_and(|value| !matches!(word(value), Some("replicated" | "global"))) {
             lost.push(format!("deploy.{key}"));
         }
     }

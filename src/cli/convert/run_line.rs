@@ -3,7 +3,9 @@
 use super::health;
 use super::kind;
 use super::project::Project;
-use super::tree::{Entries, map, set, text, texts};
+use super::tree::{
+    Entries, find, find_mut, inner, map_of_texts, scalar, set, set_text, text, texts, word,
+};
 use super::words::{first_free, object_name, split};
 use crate::spec::value::Value;
 
@@ -239,20 +241,17 @@ fn service(words: &[String]) -> Result<(Option<String>, Entries), String> {
     let [image, command @ ..] = rest else {
         return Err("the command names no image".to_owned());
     };
-    set(&mut service, "image", text(&**image));
+    set_text(&mut service, "image", image);
     if !command.is_empty() {
-        set(&mut service, "command", texts(command.iter().cloned()));
+        set(&mut service, "command", texts(command.to_vec()));
     }
-    let named = service.iter().find(|(key, _)| key == "container_name");
-    let name = named.and_then(|(_, name)| name.scalar_text());
-    Ok((name, service))
+    let name = find(&service, "container_name").and_then(word);
+    Ok((name.map(str::to_owned), service))
 }
 
 /// A name that is not taken, after the image.
 fn free_name(service: &Entries, project: &Project) -> String {
-    let image = service.iter().find(|(key, _)| key == "image");
-    let image = image.and_then(|(_, image)| image.scalar_text());
-    let image = image.unwrap_or_default();
+    let image = find(service, "image").and_then(word).unwrap_or_default();
     let last = image.rsplit('/').next().unwrap_or_default();
     let wish = object_name(last.split([':', '@']).next().unwrap_or_default());
     first_free(&wish, &mut |name| !project.has(name))
@@ -272,7 +271,7 @@ pub(super) fn options<'w>(
         let next = words.get(at);
         if let Some(long) = word.strip_prefix("--") {
             let (name, value) = match long.split_once('=') {
-                Some((name, value)) => (name, Some(value.to_owned())),
+                Some((name, value)) => (name, Some(value)),
                 None => (long, None),
             };
             at += usize::from(option(&format!("--{name}"), value, next, service)?);
@@ -292,16 +291,15 @@ fn letters(word: &str, next: Option<&String>, service: &mut Entries) -> Result<b
         let name = format!("-{letter}");
         let rest = &word[at + letter.len_utf8()..];
         if matches!(known(&name), Some(Switch(_) | Nothing)) {
-            let value = rest.strip_prefix('=').map(str::to_owned);
-            let is_last = value.is_some();
+            let value = rest.strip_prefix('=');
             option(&name, value, None, service)?;
-            if is_last {
+            if value.is_some() {
                 return Ok(false);
             }
             continue;
         }
         let rest = rest.trim_start_matches('=');
-        let value = (!rest.is_empty()).then(|| rest.to_owned());
+        let value = Some(rest).filter(|rest| !rest.is_empty());
         return option(&name, value, next, service);
     }
     Ok(false)
@@ -316,7 +314,7 @@ fn known(name: &str) -> Option<Option_> {
 /// Carries one option out. Returns whether it took the next word.
 fn option(
     name: &str,
-    given: Option<String>,
+    given: Option<&str>,
     next: Option<&String>,
     service: &mut Entries,
 ) -> Result<bool, String> {
@@ -327,15 +325,14 @@ fn option(
                 "unknown option `{name}`: write it as `{name}=VALUE`, or leave it out"
             ));
         };
-        set(service, name, text(value));
+        set_text(service, name, value);
         return Ok(false);
     };
     if let Switch(key) = option {
         let off = ["0", "f", "F", "false", "FALSE", "False"];
-        let on = given.is_none_or(|word| !off.contains(&&*word));
         let key = if key.is_empty() { name } else { key };
-        if on {
-            set(service, key, Value::Bool(true));
+        if given.is_none_or(|word| !off.contains(&word)) {
+            set_text(service, key, "true");
         }
         return Ok(false);
     }
@@ -343,31 +340,30 @@ fn option(
         return Ok(false);
     }
     let took = given.is_none();
-    let value = given.or_else(|| next.cloned());
+    let value = given.or(next.map(|next| &**next));
     let value = value.ok_or_else(|| format!("`{name}` needs a value"))?;
     match option {
-        List(key) => push(service, key, text(value)),
-        Text("") => set(service, name, text(value)),
-        Text(key) => set(service, key, text(value)),
+        List(key) => push_text(service, key, value),
+        Text("") => set_text(service, name, value),
+        Text(key) => set_text(service, key, value),
         Health(field) => {
-            let mut check = entry(service, "healthcheck");
-            let value = match field {
-                "test" => health::test(&value),
+            let said = match field {
+                "test" => health::test(value),
                 _ => text(value),
             };
-            set(&mut check, field, value);
-            set(service, "healthcheck", Value::Map(check));
+            set(inner(service, "healthcheck"), field, said);
         }
-        Mount => push(service, "volumes", mount(&value)),
-        Network => network(&value, service),
-        Alias => alias(&value, service),
-        Secret => secret(&value, service),
-        EnvFile => push(service, "env_file", raw_file(&value)),
+        Mount => push(service, "volumes", mount(value)),
+        Network => network(value, service),
+        Alias => alias(value, service),
+        Secret => secret(value, service),
+        EnvFile => push(service, "env_file", raw_file(value)),
         // Nothing in place of the image's: the command alone.
-        Entrypoint if value.is_empty() => set(service, "entrypoint", texts([])),
+        Entrypoint if value.is_empty() => set(service, "entrypoint", texts(Vec::new())),
         Entrypoint => {
-            let list = serde_json::from_str::<Vec<String>>(&value).ok();
-            set(service, "entrypoint", texts(list.unwrap_or(vec![value])));
+            let words = health::words(value);
+            let words = words.unwrap_or_else(|| vec![value.to_owned()]);
+            set(service, "entrypoint", texts(words));
         }
         Switch(_) | Nothing | NothingWith => {}
     }
@@ -376,51 +372,68 @@ fn option(
 
 /// A file of variables that are taken as they stand, in compose's words.
 pub(super) fn raw_file(path: &str) -> Value {
-    map([("path", text(path)), ("format", text("raw"))])
-}
-
-/// The mapping at a key.
-fn entry(service: &mut Entries, key: &str) -> Entries {
-    match service.iter().find(|(k, _)| k == key) {
-        Some((_, Value::Map(entries))) => entries.clone(),
-        _ => Entries::new(),
-    }
+    map_of_texts(&[("path", path), ("format", "raw")])
 }
 
 pub(super) fn push(service: &mut Entries, key: &str, value: Value) {
-    match service.iter_mut().find(|(k, _)| k == key) {
-        Some((_, Value::List(items))) => items.push(value),
+    match find_mut(service, key) {
+        Some(Value::List(items)) => items.push(value),
         _ => set(service, key, Value::List(vec![value])),
     }
 }
 
+pub(super) fn push_text(service: &mut Entries, key: &str, value: &str) {
+    push(service, key, text(value));
+}
+
+/// Keys of a mount and the fields of compose that take the same text; nothing for those that say what is so anyway.
+const MOUNT: &[(&str, &str)] = &[
+    ("src", "source"),
+    ("destination", "target"),
+    ("dst", "target"),
+    ("readonly", "read_only"),
+    ("ro", "read_only"),
+    ("bind-propagation", "bind.propagation"),
+    ("tmpfs-size", "tmpfs.size"),
+    ("volume-subpath", "volume.subpath"),
+    ("subpath", "volume.subpath"),
+    // Without SELinux labels there is nothing to relabel.
+    ("relabel", ""),
+    ("z", ""),
+    ("Z", ""),
+    ("consistency", ""),
+    ("volume-nocopy", ""),
+    ("notmpcopyup", ""),
+    ("rw", ""),
+    ("readwrite", ""),
+    ("private", ""),
+    ("rprivate", ""),
+];
+
 /// `type=bind,source=/a,target=/b,readonly` as a volume in its long form.
 pub(super) fn mount(value: &str) -> Value {
     let mut all = Entries::new();
-    let nested = |outer: &str, key: &str, value: &str| {
-        (outer.to_owned(), super::tree::map([(key, text(value))]))
-    };
     let is_image = value.split(',').any(|part| part == "type=image");
     for part in value.split(',') {
         let (key, value) = part.split_once('=').unwrap_or((part, "true"));
-        match key {
-            "type" => set(&mut all, "type", text(value)),
+        let (key, value) = match ["rslave", "rshared", "slave", "shared"].contains(&key) {
+            true => ("bind-propagation", key),
+            false => (key, value),
+        };
+        match MOUNT.iter().find(|(known, _)| *known == key) {
+            None if (key, value) == ("volume-driver", "local") => {}
+            None => set_text(&mut all, key, value),
             // An image can only be read here.
-            "rw" | "readwrite" if is_image && value == "true" => set(&mut all, key, text(value)),
-            "source" | "src" => set(&mut all, "source", text(value)),
-            "target" | "destination" | "dst" => set(&mut all, "target", text(value)),
-            "readonly" | "ro" => set(&mut all, "read_only", text(value)),
-            "rslave" | "rshared" | "slave" | "shared" => {
-                all.push(nested("bind", "propagation", key))
+            Some((_, "")) if is_image && value == "true" && ["rw", "readwrite"].contains(&key) => {
+                set_text(&mut all, key, value);
             }
-            "bind-propagation" => all.push(nested("bind", "propagation", value)),
-            "tmpfs-size" => all.push(nested("tmpfs", "size", value)),
-            "volume-subpath" | "subpath" => all.push(nested("volume", "subpath", value)),
-            // Without SELinux labels there is nothing to relabel; the others say what is so anyway.
-            "relabel" | "consistency" | "volume-nocopy" | "notmpcopyup" | "rw" | "readwrite"
-            | "z" | "Z" | "private" | "rprivate" => {}
-            "volume-driver" if value == "local" => {}
-            key => set(&mut all, key, text(value)),
+            Some((_, "")) => {}
+            Some((_, field)) => match field.split_once('.') {
+                Some((outer, inner)) => {
+                    all.push((outer.to_owned(), map_of_texts(&[(inner, value)])));
+                }
+                None => set_text(&mut all, field, value),
+            },
         }
     }
     Value::Map(all)
@@ -428,15 +441,14 @@ pub(super) fn mount(value: &str) -> Value {
 
 /// `NAME`, docker's `name=NAME,alias=…`, or podman's `NAME:alias=…,ip=…`.
 fn network(value: &str, service: &mut Entries) {
-    let is_name = |part: &str| part.strip_prefix("name=").map(str::to_owned);
-    let named = value.split(',').find_map(is_name);
-    let (name, asked) = match &named {
-        Some(name) => (&**name, value),
+    let named = value.split(',').find_map(|part| part.strip_prefix("name="));
+    let (name, asked) = match named {
+        Some(name) => (name, value),
         None => value.split_once(':').unwrap_or((value, "")),
     };
     match name {
-        "host" | "none" => set(service, "network_mode", text(name)),
-        "container" => set(service, "network_mode", text(value)),
+        "host" | "none" => set_text(service, "network_mode", name),
+        "container" => set_text(service, "network_mode", value),
         "bridge" | "default" | "slirp4netns" | "pasta" | "private" => {}
         name => {
             let mut of = Entries::new();
@@ -444,29 +456,26 @@ fn network(value: &str, service: &mut Entries) {
                 let (key, value) = option.split_once('=').unwrap_or((option, ""));
                 match key {
                     "name" => {}
-                    "alias" => push(&mut of, "aliases", text(value)),
-                    "ip" => set(&mut of, "ipv4_address", text(value)),
-                    "ip6" => set(&mut of, "ipv6_address", text(value)),
-                    "mac" | "mac-address" => set(&mut of, "mac_address", text(value)),
-                    key => set(&mut of, key, text(value)),
+                    "alias" => push_text(&mut of, "aliases", value),
+                    "ip" => set_text(&mut of, "ipv4_address", value),
+                    "ip6" => set_text(&mut of, "ipv6_address", value),
+                    "mac" | "mac-address" => set_text(&mut of, "mac_address", value),
+                    key => set_text(&mut of, key, value),
                 }
             }
-            let mut networks = entry(service, "networks");
-            set(&mut networks, name, Value::Map(of));
-            set(service, "networks", Value::Map(networks));
+            set(inner(service, "networks"), name, Value::Map(of));
         }
     }
 }
 
 pub(super) fn alias(value: &str, service: &mut Entries) {
-    let mut networks = entry(service, "networks");
+    let networks = inner(service, "networks");
     if networks.is_empty() {
-        networks.push(("default".to_owned(), Value::Map(Vec::new())));
+        set(networks, "default", Value::Map(Vec::new()));
     }
     if let Some((_, Value::Map(first))) = networks.first_mut() {
-        push(first, "aliases", text(value));
+        push_text(first, "aliases", value);
     }
-    set(service, "networks", Value::Map(networks));
 }
 
 /// podman's `NAME[,type=mount|env][,target=…][,uid=…]`; the name may be `source=NAME`, too.
@@ -474,18 +483,17 @@ pub(super) fn secret(value: &str, service: &mut Entries) {
     let mut all = Entries::new();
     for (at, part) in value.split(',').enumerate() {
         match part.split_once('=') {
-            Some(("src", value)) => set(&mut all, "source", text(value)),
-            Some((key, value)) => set(&mut all, key, text(value)),
-            None if at == 0 => set(&mut all, "source", text(part)),
+            Some(("src", value)) => set_text(&mut all, "source", value),
+            Some((key, value)) => set_text(&mut all, key, value),
+            None if at == 0 => set_text(&mut all, "source", part),
             None => {}
         }
     }
     let all = Value::Map(all);
-    let field = |key: &str| super::tree::scalar(&all, key);
-    if field("type").as_deref() == Some("env") {
-        let name = field("source").unwrap_or_default();
-        let variable = field("target").unwrap_or_else(|| name.clone());
-        let item = super::tree::map([("name", text(variable)), ("secret", text(name))]);
+    if scalar(&all, "type") == Some("env") {
+        let name = scalar(&all, "source").unwrap_or_default();
+        let variable = scalar(&all, "target").unwrap_or(name);
+        let item = map_of_texts(&[("name", variable), ("secret", name)]);
         push(service, "x-secret-env", item);
     } else {
         push(service, "secrets", all);

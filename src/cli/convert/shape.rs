@@ -2,7 +2,7 @@
 
 use super::order::CONDITIONS;
 use super::project::{RESET, tag};
-use super::tree::{entries, is_yes, items};
+use super::tree::{entries, is_yes, items, word};
 use crate::spec::value::Value;
 
 /// Lists of texts, and what is between a name and a value in one.
@@ -170,11 +170,11 @@ fn meant(value: Option<&Value>) -> Option<&Value> {
 }
 
 fn single(value: &Value, is_switch: bool, say: &mut dyn FnMut(String)) {
-    let Some(word) = value.scalar_text() else {
+    let Some(word) = word(value) else {
         return say("it is one value, not a list or mapping".to_owned());
     };
     let off = ["", "false", "no", "0", "off", "n", "f"];
-    if is_switch && !is_yes(&word) && !off.contains(&&*word.to_ascii_lowercase()) {
+    if is_switch && !is_yes(word) && !off.contains(&&*word.to_ascii_lowercase()) {
         say(format!("`{word}` is neither true nor false"));
     }
 }
@@ -184,7 +184,7 @@ fn texts(key: &str, between: &str, value: &Value, say: &mut dyn FnMut(String)) {
     match value {
         Value::Map(all) if OF_TEXTS.contains(&key) => {
             for (name, value) in all {
-                if meant(Some(value)).is_some_and(|value| value.scalar_text().is_none()) {
+                if meant(Some(value)).is_some_and(|value| word(value).is_none()) {
                     say(format!("`{name}` has a list or mapping: write one value"));
                 }
             }
@@ -201,7 +201,7 @@ fn texts(key: &str, between: &str, value: &Value, say: &mut dyn FnMut(String)) {
         Value::Map(all) if !all.is_empty() => say("it is a list, not a mapping".to_owned()),
         Value::List(all) => {
             for item in all.iter().filter_map(|item| meant(Some(item))) {
-                if item.scalar_text().is_none() {
+                if word(item).is_none() {
                     say(no_text(between, item));
                 }
             }
@@ -212,9 +212,9 @@ fn texts(key: &str, between: &str, value: &Value, say: &mut dyn FnMut(String)) {
 
 fn of_mapping(key: &str, name: &str, value: &Value, say: &mut dyn FnMut(String)) {
     let condition = value.get("condition").and_then(|c| meant(Some(c)));
-    match condition.map(Value::scalar_text) {
+    match condition.map(word) {
         _ if key != "depends_on" => {}
-        Some(Some(word)) if word.is_empty() || CONDITIONS.contains(&&*word) => {}
+        Some(Some(word)) if word.is_empty() || CONDITIONS.contains(&word) => {}
         Some(word) => {
             let word = word.unwrap_or_default();
             let known = CONDITIONS.join("`, `");
@@ -225,7 +225,7 @@ fn of_mapping(key: &str, name: &str, value: &Value, say: &mut dyn FnMut(String))
         None => {}
     }
     if !matches!(value, Value::Map(_) | Value::Null) {
-        let text = value.scalar_text().unwrap_or_default();
+        let text = word(value).unwrap_or_default();
         say(format!(
             "`{name}: {text}`: write its settings below `{name}`"
         ));
@@ -236,7 +236,7 @@ fn of_mapping(key: &str, name: &str, value: &Value, say: &mut dyn FnMut(String))
 fn no_text(between: &str, item: &Value) -> String {
     let pair = match item {
         Value::Map(entries) => match &entries[..] {
-            [(name, value)] => value.scalar_text().map(|value| (name, value)),
+            [(name, value)] => word(value).map(|value| (name, value)),
             _ => None,
         },
         _ => None,
@@ -267,17 +267,7 @@ pub(super) fn unknown(service: &Value) -> Vec<String> {
         for key in path.split('.') {
             value = value.and_then(|value| value.get(key));
         }
-        let places: Vec<(String, &Value)> = match of_each {
-            true => entries(value)
-                .iter()
-                .map(|(name, value)| (format!("{path}.{name}"), value))
-                .collect(),
-            false => items(value)
-                .into_iter()
-                .map(|value| (path.to_owned(), value))
-                .collect(),
-        };
-        for (path, value) in places {
+        let mut look = |path: &str, value: &Value| {
             for (key, _) in entries(Some(value)) {
                 if !known.contains(&&**key) && !key.starts_with("x-") {
                     let known = known.join(", ");
@@ -286,6 +276,13 @@ pub(super) fn unknown(service: &Value) -> Vec<String> {
                     ));
                 }
             }
+        };
+        if of_each {
+            for (name, value) in entries(value) {
+                look(&format!("{path}.{name}"), value);
+            }
+        } else {
+            items(value).iter().for_each(|value| look(path, value));
         }
     }
     all

@@ -1,9 +1,9 @@
 //! `sysctls`, and the one that docker sets by itself.
 
-use super::container::capabilities;
+use super::container::has_capability;
 use super::network::is_of_host;
 use super::ports::has_low;
-use super::tree::{COMMENT, Commented, items, map, pairs, scalar, set, text};
+use super::tree::{COMMENT, Commented, find, items, map_of_texts, pairs, scalar, set_list, text};
 use super::work::{Pod, Work};
 use crate::spec::sysctl::is_safe;
 use crate::spec::value::Value;
@@ -28,13 +28,10 @@ pub(super) fn sysctls(work: &Work<'_>, service: &Value, pod: &mut Pod) {
             pod.security.push(hint);
         }
     }
-    let known = pod.security.iter().find(|(key, _)| key == "sysctls");
-    let mut all: Vec<Value> = known.map_or(Vec::new(), |(_, all)| {
-        items(Some(all)).into_iter().cloned().collect()
-    });
+    let mut all = items(find(&pod.security, "sysctls")).to_vec();
     for (name, value) in given {
-        let sysctl = entry(&name, &value.unwrap_or_default());
-        match all.iter().find(|known| is_named(known, &name)) {
+        let sysctl = entry(name, value.unwrap_or_default());
+        match all.iter().find(|known| is_named(known, name)) {
             Some(other) if *other != sysctl => {
                 let what = format_args!("sysctls: {name}: another container of the pod has set it");
                 work.lost(&mut pod.security, what);
@@ -49,17 +46,15 @@ pub(super) fn sysctls(work: &Work<'_>, service: &Value, pod: &mut Pod) {
         all.comment(why.to_owned());
         all.push(entry(LOWEST, "0"));
     }
-    if !all.is_empty() {
-        set(&mut pod.security, "sysctls", Value::List(all));
-    }
+    set_list(&mut pod.security, "sysctls", all);
 }
 
 fn entry(name: &str, value: &str) -> Value {
-    map([("name", text(name)), ("value", text(value))])
+    map_of_texts(&[("name", name), ("value", value)])
 }
 
 fn is_named(sysctl: &Value, name: &str) -> bool {
-    scalar(sysctl, "name").as_deref() == Some(name)
+    scalar(sysctl, "name") == Some(name)
 }
 
 /// Whether a service may count on what docker allows (since 20.10): all users of a container with its own network
@@ -68,12 +63,8 @@ fn needs_low_ports(work: &Work<'_>, service: &Value) -> bool {
     if !work.shared.project.by_docker || is_of_host(work) {
         return false;
     }
-    let has = |key: &str, names: &[&str]| {
-        let capabilities = capabilities(service, key);
-        capabilities.iter().any(|name| names.contains(&&**name))
-    };
-    let dropped = has("cap_drop", &["ALL", "NET_BIND_SERVICE"]);
-    let may_bind = !dropped || has("cap_add", &["ALL", "NET_BIND_SERVICE"]);
+    let binds = |key: &str| has_capability(service, key, &["ALL", "NET_BIND_SERVICE"]);
+    let may_bind = !binds("cap_drop") || binds("cap_add");
     let user = scalar(service, "user").unwrap_or_default();
     match user.split(':').next().unwrap_or_default() {
         "root" | "0" => !may_bind,

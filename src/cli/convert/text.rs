@@ -293,7 +293,7 @@ mod tests {
                     map([
                         (COMMENT, text("in b")),
                         ("b", number(1)),
-                        ("c", texts(["d".to_owned()])),
+                        ("c", texts(vec!["d".to_owned()])),
                     ]),
                 ]),
             ),

@@ -1,6 +1,6 @@
 //! Keys that a mapping has twice. Compose refuses them: one of the two would be lost in silence.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use crate::spec::error::join;
 use crate::spec::position::Positions;
@@ -14,7 +14,7 @@ pub(super) fn refused(text: &str, name: &str, documents: &[Value]) -> Result<(),
         return Ok(());
     };
     let positions = Positions::find(text, [(index, &*again.path)].into_iter());
-    let (line, column) = positions.of(index, &again.path, again.times);
+    let (line, column) = positions.of(index, &again.path, 1);
     Err(format!(
         "{name}:{line}:{column}: the key `{}` is given more than once in this mapping",
         again.key
@@ -25,24 +25,19 @@ pub(super) fn refused(text: &str, name: &str, documents: &[Value]) -> Result<(),
 struct Again {
     path: String,
     key: String,
-    /// How often it was given before.
-    times: usize,
 }
 
 fn again(path: &str, value: &Value) -> Option<Again> {
     match value {
         Value::Map(entries) => {
-            let mut seen = BTreeMap::new();
+            let mut seen = BTreeSet::new();
             entries.iter().find_map(|(key, value)| {
                 let path = join(path, key);
-                let times = seen.entry(&**key).or_insert(0);
-                *times += 1;
-                match *times {
-                    1 => again(&path, value),
-                    _ => Some(Again {
+                match seen.insert(&**key) {
+                    true => again(&path, value),
+                    false => Some(Again {
                         path,
                         key: key.clone(),
-                        times: *times - 1,
                     }),
                 }
             })

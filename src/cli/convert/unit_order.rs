@@ -2,7 +2,7 @@
 
 use super::order;
 use super::project::Project;
-use super::tree::{Entries, entries, map, set, text};
+use super::tree::{Entries, entries, find, find_mut, map_of_texts, set};
 use super::unit::Unit;
 use crate::spec::value::Value;
 
@@ -22,7 +22,7 @@ pub(super) fn depend(unit: &Unit, units: &[Unit], heads: &[(&str, String)], proj
     };
     let mut all = Entries::new();
     let mut seen = Vec::new();
-    for key in ["After", "Requires", "BindsTo", "Wants"] {
+    for key in &["After", "Requires", "BindsTo", "Wants"] {
         let words = unit.values("Unit", key).into_iter();
         for word in words.flat_map(str::split_whitespace) {
             if is_early(word) || seen.contains(&word) {
@@ -53,7 +53,8 @@ pub(super) fn depend(unit: &Unit, units: &[Unit], heads: &[(&str, String)], proj
                         Some("healthy") => "service_healthy",
                         _ => "service_started",
                     };
-                    set(&mut all, &other.name, map([("condition", text(condition))]));
+                    let condition = map_of_texts(&[("condition", condition)]);
+                    set(&mut all, &other.name, condition);
                     continue;
                 }
                 (Some(_), Some(_)) => continue,
@@ -67,13 +68,10 @@ pub(super) fn depend(unit: &Unit, units: &[Unit], heads: &[(&str, String)], proj
             project.left_out.push(what);
         }
     }
-    let mut services = project.services.iter_mut();
-    let service = own.and_then(|own| services.find(|(name, _)| *name == own));
-    if let Some((_, Value::Map(service))) = service.filter(|_| !all.is_empty()) {
-        let before = service.iter().find(|(key, _)| key == "depends_on");
-        let before = before.map(|(_, before)| entries(Some(before)).to_vec());
-        for (other, condition) in before.into_iter().flatten() {
-            set(&mut all, &other, condition);
+    let service = own.and_then(|own| find_mut(&mut project.services, own));
+    if let Some(Value::Map(service)) = service.filter(|_| !all.is_empty()) {
+        for (other, condition) in entries(find(service, "depends_on")) {
+            set(&mut all, other, condition.clone());
         }
         set(service, "depends_on", Value::Map(all));
     }

@@ -104,6 +104,20 @@ fn escape(text: &str) -> (String, &str) {
     (single.to_string(), rest)
 }
 
+/// Units of time, in seconds.
+const TIMES: [(&str, f64); 10] = [
+    ("us", 1e-6),
+    ("µs", 1e-6),
+    ("ms", 1e-3),
+    ("s", 1.0),
+    ("sec", 1.0),
+    ("m", 60.0),
+    ("min", 60.0),
+    ("h", 3600.0),
+    ("hr", 3600.0),
+    ("d", 86_400.0),
+];
+
 /// A duration such as `1m30s`, `500ms` or `20` (seconds), in whole seconds, rounded up.
 pub(super) fn seconds(text: &str) -> Option<u32> {
     let mut total = 0.0;
@@ -118,16 +132,9 @@ pub(super) fn seconds(text: &str) -> Option<u32> {
         let unit_end = unit
             .find(|c: char| c.is_ascii_digit())
             .unwrap_or(unit.len());
-        total += value
-            * match unit[..unit_end].trim() {
-                "us" | "µs" => 1e-6,
-                "ms" => 1e-3,
-                "s" | "sec" => 1.0,
-                "m" | "min" => 60.0,
-                "h" | "hr" => 3600.0,
-                "d" => 86_400.0,
-                _ => return None,
-            };
+        let name = unit[..unit_end].trim();
+        let (_, seconds) = TIMES.iter().find(|(known, _)| *known == name)?;
+        total += value * seconds;
         rest = &unit[unit_end..];
     }
     whole(total)
@@ -142,19 +149,23 @@ fn whole(seconds: f64) -> Option<u32> {
     (seconds >= 0.0 && seconds <= f64::from(i32::MAX)).then_some(seconds.ceil() as u32)
 }
 
+/// The names of a unit, the suffix that Kubernetes has for it, and its bytes.
+const SIZES: [(&[&str], &str, f64); 5] = [
+    (&["", "b"], "", 1.0),
+    (&["k", "kb", "ki", "kib"], "Ki", 1024.0),
+    (&["m", "mb", "mi", "mib"], "Mi", 1_048_576.0),
+    (&["g", "gb", "gi", "gib"], "Gi", 1_073_741_824.0),
+    (&["t", "tb", "ti", "tib"], "Ti", 1_099_511_627_776.0),
+];
+
 /// A size in docker's words (`512m`, `1gb`, `100`), whose units are powers of 1024, as a Kubernetes quantity.
 pub(super) fn size(text: &str) -> Option<String> {
     let lower = text.trim().to_ascii_lowercase();
     let unit_at = lower.find(|c: char| !c.is_ascii_digit() && c != '.');
     let (value, unit) = lower.split_at(unit_at.unwrap_or(lower.len()));
-    let (suffix, factor) = match unit.trim() {
-        "" | "b" => ("", 1.0),
-        "k" | "kb" | "ki" | "kib" => ("Ki", 1024.0),
-        "m" | "mb" | "mi" | "mib" => ("Mi", 1_048_576.0),
-        "g" | "gb" | "gi" | "gib" => ("Gi", 1_073_741_824.0),
-        "t" | "tb" | "ti" | "tib" => ("Ti", 1_099_511_627_776.0),
-        _ => return None,
-    };
+    let (_, suffix, factor) = SIZES
+        .iter()
+        .find(|(names, ..)| names.contains(&unit.trim()))?;
     if let Ok(whole) = value.parse::<u64>() {
         return Some(format!("{whole}{suffix}"));
     }

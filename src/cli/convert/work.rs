@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::Source;
 use super::project::Project;
-use super::tree::{Commented, Entries, map, set, text};
+use super::tree::{Commented, Entries, find, scalar, set, set_text};
 use super::words::{first_free, object_name};
 use crate::spec::value::Value;
 
@@ -83,9 +83,10 @@ impl Shared<'_> {
     }
 
     pub(super) fn metadata(&self, name: &str) -> Entries {
-        let mut metadata = vec![("name".to_owned(), text(name))];
+        let mut metadata = Entries::new();
+        set_text(&mut metadata, "name", name);
         if let Some(namespace) = self.namespace {
-            set(&mut metadata, "namespace", text(namespace));
+            set_text(&mut metadata, "namespace", namespace);
         }
         metadata
     }
@@ -117,15 +118,14 @@ impl Work<'_> {
         if made.iter().any(|m| m.kind == kind && m.name == name) {
             return;
         }
-        let metadata = Value::Map(self.shared.metadata(name));
-        let head = [
-            ("apiVersion", text("v1")),
-            ("kind", text(kind)),
-            ("metadata", metadata),
-        ];
-        let Value::Map(mut document) = map(head) else {
-            return;
-        };
+        let mut document = Entries::new();
+        set_text(&mut document, "apiVersion", "v1");
+        set_text(&mut document, "kind", kind);
+        set(
+            &mut document,
+            "metadata",
+            Value::Map(self.shared.metadata(name)),
+        );
         document.extend(content);
         made.push(Made {
             kind,
@@ -152,30 +152,31 @@ impl Pod {
     /// The name of the volume with this source; it is added if there is none.
     pub(super) fn volume(&mut self, wish: &str, kind: &str, source: &Value) -> String {
         let same = |volume: &&Value| volume.get(kind) == Some(source) && kind != "emptyDir";
-        if let Some(Value::String(name)) =
-            self.volumes.iter().find(same).and_then(|v| v.get("name"))
-        {
-            return name.clone();
+        let known = self.volumes.iter().find(same);
+        if let Some(name) = known.and_then(|volume| scalar(volume, "name")) {
+            return name.to_owned();
         }
         let wish = object_name(wish);
+        let is_it = |volume: &Value, name: &str| scalar(volume, "name") == Some(name);
         let name = first_free(&wish, &mut |name| {
-            let name = text(name);
-            !self.volumes.iter().any(|v| v.get("name") == Some(&name))
+            !self.volumes.iter().any(|volume| is_it(volume, name))
         });
-        let volume = [("name", text(&*name)), (kind, source.clone())];
-        self.volumes.push(map(volume));
+        let mut volume = Entries::new();
+        set_text(&mut volume, "name", &name);
+        set(&mut volume, kind, source.clone());
+        self.volumes.push(Value::Map(volume));
         name
     }
 
     /// Sets a field of the pod that its containers share; another value of an earlier container stays.
     pub(super) fn share(&mut self, work: &Work<'_>, key: &str, value: Value) {
-        match self.spec.iter().find(|(k, _)| k == key) {
+        match find(&self.spec, key) {
             None if work.is_step => {
                 let what = format_args!("{key}: the pod is that of the service that waits for it");
                 work.lost(&mut self.spec, what);
             }
             None => self.spec.push((key.to_owned(), value)),
-            Some((_, old)) if *old == value => {}
+            Some(old) if *old == value => {}
             Some(_) => {
                 let what = format_args!("{key}: another container of the pod has set it");
                 work.lost(&mut self.spec, what);
