@@ -50,25 +50,8 @@ fn files(
         };
         let own = scalar(item, "project_directory");
         let own = own.unwrap_or_else(|| folder(first));
-        // What is not set around it has the values of its own files.
-        let given = scalars(item.get("env_file"));
-        let beside = match own {
-            "" => ".env".to_owned(),
-            own => format!("{}/.env", own.trim_end_matches('/')),
-        };
-        let mut env_files = Vec::new();
-        for path in &given {
-            env_files.push(source.text(path)?);
-        }
-        if given.is_empty() {
-            env_files.extend(source.text(&beside));
-        }
-        let mut set = EnvFile::default();
         let around = |name: &str| variables.get(name);
-        for content in env_files {
-            let found = env_file(&content, &around).map_err(|why| format!("{first}: {why}"))?;
-            set.add(found);
-        }
+        let set = of_files(item, own, first, source, &around)?;
         say_unset(&set.missing, lost);
         let lookup = |name: &str| around(name).or_else(|| set.get(name));
         let variables = Variables::new(&lookup);
@@ -85,6 +68,34 @@ fn files(
         add(whole, &other, first)?;
     }
     Ok(())
+}
+
+/// The variables of an included file's own files. What is not set around it has their values.
+fn of_files(
+    item: &Value,
+    own: &str,
+    first: &str,
+    source: &Source<'_>,
+    around: &dyn Fn(&str) -> Option<String>,
+) -> Result<EnvFile, String> {
+    let mut contents = Vec::new();
+    let given = scalars(item.get("env_file"));
+    for path in &given {
+        contents.push(source.text(path)?);
+    }
+    if given.is_empty() {
+        let beside = match own {
+            "" => ".env".to_owned(),
+            own => format!("{}/.env", own.trim_end_matches('/')),
+        };
+        contents.extend(source.text(&beside));
+    }
+    let mut set = EnvFile::default();
+    for content in contents {
+        let found = env_file(&content, around).map_err(|why| format!("{first}: {why}"))?;
+        set.add(found);
+    }
+    Ok(set)
 }
 
 fn say_unset(names: &[String], lost: &mut Vec<String>) {

@@ -328,22 +328,21 @@ fn named(work: &Work<'_>, of: &Mount<'_>, pod: &mut Pod) -> Result<(String, bool
     let options = option("o").unwrap_or_default();
     match (option("type"), option("device")) {
         (Some("tmpfs"), _) => {
-            let wanted = options.split(',').find_map(|o| o.strip_prefix("size="));
-            let others = options.split(',').filter(|o| !o.is_empty());
-            for other in others.filter(|o| !o.starts_with("size=")) {
-                let what = format_args!("volume {source}: the option {other}");
-                work.lost(&mut pod.volumes, what);
+            let mut mount = Mount {
+                source,
+                ..Mount::default()
+            };
+            for option in options.split(',').filter(|option| !option.is_empty()) {
+                match option.strip_prefix("size=") {
+                    Some(wanted) => mount.size = mount.size.or_else(|| size(wanted)),
+                    None => lost_option(work, source, option, pod),
+                }
             }
             if is_shared(work, source) {
                 let what = format_args!("volume {source}: in memory each container has its own");
                 work.lost(&mut pod.volumes, what);
             }
-            let mount = Mount {
-                source,
-                size: wanted.and_then(size),
-                ..Mount::default()
-            };
-            return Ok((memory(pod, &mount, source), false));
+            Ok((memory(pod, &mount, source), false))
         }
         (Some("none" | "bind") | None, Some(device)) if device.starts_with(['/', '.', '~']) => {
             let mut read_only = false;
@@ -351,17 +350,23 @@ fn named(work: &Work<'_>, of: &Mount<'_>, pod: &mut Pod) -> Result<(String, bool
                 match option {
                     "ro" => read_only = true,
                     "" | "rw" | "bind" | "rbind" => {}
-                    other => {
-                        let what = format_args!("volume {source}: the option {other}");
-                        work.lost(&mut pod.volumes, what);
-                    }
+                    other => lost_option(work, source, other, pod),
                 }
             }
-            return Ok((bind(work, device, pod)?, read_only));
+            Ok((bind(work, device, pod)?, read_only))
         }
-        (Some(_), _) => return Err("mount it on the node and use a `hostPath`"),
-        (None, _) => {}
+        (Some(_), _) => Err("mount it on the node and use a `hostPath`"),
+        (None, _) => Ok((claim(work, source, declared, pod), false)),
     }
+}
+
+fn lost_option(work: &Work<'_>, volume: &str, option: &str, pod: &mut Pod) {
+    let what = format_args!("volume {volume}: the option {option}");
+    work.lost(&mut pod.volumes, what);
+}
+
+/// A claim for a volume of the project.
+fn claim(work: &Work<'_>, source: &str, declared: &Value, pod: &mut Pod) -> String {
     if let Some(driver) = scalar(declared, "driver").filter(|driver| *driver != "local") {
         let what = format_args!(
             "volume {source}: the driver {driver}: it is a directory of the node here"
@@ -377,14 +382,11 @@ fn named(work: &Work<'_>, of: &Mount<'_>, pod: &mut Pod) -> Result<(String, bool
             .object(CLAIM, &format!("volume {source}"), source),
     };
     let mut content = Entries::new();
-    if external {
-        let hint = format!("the volume {source} was made elsewhere: its data is to be copied");
-        content.comment(hint);
-    } else {
-        let hint =
-            "it begins empty: what the image has there, and its owner, are not copied into it";
-        content.comment(hint.to_owned());
-    }
+    content.comment(match external {
+        true => format!("the volume {source} was made elsewhere: its data is to be copied"),
+        false => "it begins empty: what the image has there, and its owner, are not copied into it"
+            .to_owned(),
+    });
     let mut spec = Entries::new();
     set(&mut spec, "accessModes", access_modes());
     spec.comment("it had no size so far; this one is the limit".to_owned());
@@ -392,8 +394,7 @@ fn named(work: &Work<'_>, of: &Mount<'_>, pod: &mut Pod) -> Result<(String, bool
     set(&mut content, "spec", Value::Map(spec));
     work.make(CLAIM, &claim, content);
     let volume = map_of_texts(&[("claimName", &claim)]);
-    let name = pod.volume(source, "persistentVolumeClaim", &volume);
-    Ok((name, false))
+    pod.volume(source, "persistentVolumeClaim", &volume)
 }
 
 /// What a claim asks for that says nothing of it.

@@ -125,34 +125,7 @@ pub(super) fn label(name: &str) -> String {
 fn names(shared: &Shared<'_>, plan: &Plan<'_>, group: &Group<'_>) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for member in &group.members {
-        let service = plan.service(member);
-        let mut wanted = Vec::new();
-        // A single one has nothing beside it that could ask for it, except in a network of others.
-        let is_single = plan.services.len() == 1;
-        let of_others = is_single && is_in_network_of_others(shared, service);
-        if !is_single || of_others {
-            wanted.push(*member);
-            wanted.extend(scalar(service, "container_name"));
-            wanted.extend(scalar(service, "hostname"));
-        }
-        for (_, network) in entries(service.get("networks")) {
-            wanted.extend(scalars(network.get("aliases")));
-        }
-        for other in plan.services.iter().filter(|other| other.name != *member) {
-            for link in scalars(other.service.get("links")) {
-                if let Some((of, alias)) = link.split_once(':')
-                    && of == *member
-                {
-                    wanted.push(alias);
-                }
-            }
-        }
-        // podman's own name for it.
-        let default = scalar(service, "x-default-name");
-        let is_named = scalar(service, "container_name").is_some();
-        let is_used = |name: &&str| of_others && !is_named || is_spoken_of(plan, name);
-        wanted.extend(default.filter(is_used));
-        for name in wanted {
+        for name in wanted(shared, plan, member) {
             // A variable that is not set.
             if name.is_empty() {
                 continue;
@@ -182,6 +155,38 @@ fn names(shared: &Shared<'_>, plan: &Plan<'_>, group: &Group<'_>) -> Vec<String>
         }
     }
     names
+}
+
+/// The names of a service as they are written.
+fn wanted<'p>(shared: &Shared<'_>, plan: &Plan<'p>, member: &'p str) -> Vec<&'p str> {
+    let service = plan.service(member);
+    let mut wanted = Vec::new();
+    let own = scalar(service, "container_name");
+    // A single one has nothing beside it that could ask for it, except in a network of others.
+    let is_single = plan.services.len() == 1;
+    let of_others = is_single && is_in_network_of_others(shared, service);
+    if !is_single || of_others {
+        wanted.push(member);
+        wanted.extend(own);
+        wanted.extend(scalar(service, "hostname"));
+    }
+    for (_, network) in entries(service.get("networks")) {
+        wanted.extend(scalars(network.get("aliases")));
+    }
+    for other in plan.services.iter().filter(|other| other.name != member) {
+        for link in scalars(other.service.get("links")) {
+            if let Some((of, alias)) = link.split_once(':')
+                && of == member
+            {
+                wanted.push(alias);
+            }
+        }
+    }
+    // podman's own name for it.
+    let default = scalar(service, "x-default-name");
+    let is_used = |name: &&str| of_others && own.is_none() || is_spoken_of(plan, name);
+    wanted.extend(default.filter(is_used));
+    wanted
 }
 
 /// Headless Services, by which the others find a pod at all of its ports: one for each name that it is the first to have.

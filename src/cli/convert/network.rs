@@ -40,6 +40,11 @@ pub(super) fn network(work: &Work<'_>, service: &Value, pod: &mut Pod) {
     }
     of_networks(work, service, pod);
     hosts(work, service, pod);
+    dns(work, service, pod);
+}
+
+/// `dns`, `dns_search` and `dns_opt`.
+fn dns(work: &Work<'_>, service: &Value, pod: &mut Pod) {
     let mut dns = Entries::new();
     for &(key, field) in &[("dns", "nameservers"), ("dns_search", "searches")] {
         let mut taken = Vec::new();

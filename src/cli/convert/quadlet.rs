@@ -4,7 +4,7 @@ use super::Source;
 use super::health;
 use super::project::Project;
 use super::run_line::{alias, mount, options, push, push_text, raw_file, secret};
-use super::tree::{Entries, find, has, scalar, set, set_map, set_text, text, texts, word};
+use super::tree::{Entries, find, has, scalar, set, set_map, set_text, texts, word};
 use super::unit::{Unit, adds_to, folders, is_true, unquoted};
 use super::unit_order::depend;
 use super::words::split_unit;
@@ -362,77 +362,14 @@ fn container(unit: &Unit, units: &[Unit]) -> Result<Entries, String> {
     let mut service = Entries::new();
     let mut check = Entries::new();
     let of = |why: String| format!("{}.container: {why}", unit.name);
-    let user = unit.last("Container", "User");
     for (section, key, value) in &unit.keys {
-        if section != "Container" {
+        if section != "Container" || same(key, value, &mut service).map_err(of)? {
             continue;
         }
-        if same(key, value, &mut service).map_err(of)? {
-            continue;
-        }
-        if let Some((_, field)) = HEALTH.iter().find(|(name, _)| name == key) {
-            let value = unquoted(value);
-            let value = match *field {
-                "test" => health::test(value),
-                _ => text(value),
-            };
-            set(&mut check, field, value);
-            continue;
-        }
-        match &**key {
-            "Image" => image(unquoted(value), units, &mut service).map_err(of)?,
-            "EnvironmentFile" => {
-                for word in split_unit(value) {
-                    let path = word.strip_prefix('-');
-                    let mut file = raw_file(path.unwrap_or(&word));
-                    if let (Value::Map(file), Some(_)) = (&mut file, path) {
-                        set_text(file, "required", "false");
-                    }
-                    push(&mut service, "env_file", file);
-                }
-            }
-            "Exec" => set(&mut service, "command", texts(split_unit(value))),
-            "Entrypoint" => {
-                let value = unquoted(value);
-                let words = match value.starts_with('[') {
-                    true => health::words(value).unwrap_or_else(|| vec![value.to_owned()]),
-                    false => split_unit(value),
-                };
-                set(&mut service, "entrypoint", texts(words));
-            }
-            "User" => {
-                let mut value = unquoted(value).to_owned();
-                if let Some(group) = unit.last("Container", "Group") {
-                    value.extend([":", group]);
-                }
-                set_text(&mut service, "user", &value);
-            }
-            "Group" if user.is_some() => {}
-            "Mount" => {
-                let mut mount = mount(value);
-                let source = scalar(&mount, "source").unwrap_or_default();
-                let meant = match source.strip_suffix(".volume") {
-                    Some(volume) => Some(volume),
-                    None => image_of("Mount", source, units).map_err(of)?,
-                };
-                let meant = meant.map(str::to_owned);
-                if let (Value::Map(mount), Some(meant)) = (&mut mount, meant) {
-                    set_text(mount, "source", &meant);
-                }
-                push(&mut service, "volumes", mount);
-            }
-            "Secret" => secret(value, &mut service),
-            "NoNewPrivileges" if is_true(value) => {
-                push_text(&mut service, "security_opt", "no-new-privileges:true");
-            }
-            "SeccompProfile" => {
-                push_text(&mut service, "security_opt", &format!("seccomp:{value}"));
-            }
-            "AppArmor" => {
-                push_text(&mut service, "security_opt", &format!("apparmor:{value}"));
-            }
-            key if MEANINGLESS.contains(&key) => {}
-            key => set_text(&mut service, key, value),
+        match HEALTH.iter().find(|(name, _)| name == key) {
+            Some((_, "test")) => set(&mut check, "test", health::test(unquoted(value))),
+            Some((_, field)) => set_text(&mut check, field, unquoted(value)),
+            None => own(unit, key, value, units, &mut service).map_err(of)?,
         }
     }
     set_map(&mut service, "healthcheck", check);
@@ -441,32 +378,101 @@ fn container(unit: &Unit, units: &[Unit]) -> Result<Entries, String> {
     if !has(&service, "image") && !has(&service, "build") {
         return Err(of("it has no `Image`".to_owned()));
     }
-    // podman itself restarts it (`PodmanArgs=--restart=always`) before systemd sees that it has ended.
-    let by_podman = find(&service, "restart").and_then(word);
+    of_systemd(unit, &mut service);
+    Ok(service)
+}
+
+/// Takes over a key that only containers have.
+fn own(
+    unit: &Unit,
+    key: &str,
+    value: &str,
+    units: &[Unit],
+    service: &mut Entries,
+) -> Result<(), String> {
+    match key {
+        "Image" => image(unquoted(value), units, service)?,
+        "EnvironmentFile" => {
+            for word in split_unit(value) {
+                let path = word.strip_prefix('-');
+                let mut file = raw_file(path.unwrap_or(&word));
+                if let (Value::Map(file), Some(_)) = (&mut file, path) {
+                    set_text(file, "required", "false");
+                }
+                push(service, "env_file", file);
+            }
+        }
+        "Exec" => set(service, "command", texts(split_unit(value))),
+        "Entrypoint" => {
+            let value = unquoted(value);
+            let words = match value.starts_with('[') {
+                true => health::words(value).unwrap_or_else(|| vec![value.to_owned()]),
+                false => split_unit(value),
+            };
+            set(service, "entrypoint", texts(words));
+        }
+        "User" => {
+            let mut user = unquoted(value).to_owned();
+            if let Some(group) = unit.last("Container", "Group") {
+                user.extend([":", group]);
+            }
+            set_text(service, "user", &user);
+        }
+        "Group" if unit.last("Container", "User").is_some() => {}
+        "Mount" => push(service, "volumes", mounted(value, units)?),
+        "Secret" => secret(value, service),
+        "NoNewPrivileges" if is_true(value) => {
+            push_text(service, "security_opt", "no-new-privileges:true");
+        }
+        "SeccompProfile" => push_text(service, "security_opt", &format!("seccomp:{value}")),
+        "AppArmor" => push_text(service, "security_opt", &format!("apparmor:{value}")),
+        key if MEANINGLESS.contains(&key) => {}
+        key => set_text(service, key, value),
+    }
+    Ok(())
+}
+
+/// A mount, whose source may be the name of a unit.
+fn mounted(value: &str, units: &[Unit]) -> Result<Value, String> {
+    let mut mount = mount(value);
+    let source = scalar(&mount, "source").unwrap_or_default();
+    let meant = match source.strip_suffix(".volume") {
+        Some(volume) => Some(volume),
+        None => image_of("Mount", source, units)?,
+    };
+    let meant = meant.map(str::to_owned);
+    if let (Value::Map(mount), Some(meant)) = (&mut mount, meant) {
+        set_text(mount, "source", &meant);
+    }
+    Ok(mount)
+}
+
+/// Takes over what a container's unit asks of systemd.
+fn of_systemd(unit: &Unit, service: &mut Entries) {
     let by_systemd = match unit.last("Service", "Restart") {
         None | Some("no") => "no",
         Some("on-failure" | "on-abnormal" | "on-abort" | "on-watchdog") => "on-failure",
         Some("on-success") => "on-success",
         Some(_) => "always",
     };
-    match by_podman {
+    // podman itself restarts it (`PodmanArgs=--restart=always`) before systemd sees that it has ended.
+    match find(service, "restart").and_then(word) {
         Some("always" | "unless-stopped") => {}
         Some(_) if by_systemd == "no" => {}
-        _ => set_text(&mut service, "restart", by_systemd),
+        _ => set_text(service, "restart", by_systemd),
     }
     let wait = unit.last("Service", "TimeoutStopSec");
     if let Some(wait) = wait.or_else(|| unit.last("Service", "TimeoutSec"))
-        && !has(&service, "stop_grace_period")
+        && !has(service, "stop_grace_period")
     {
-        set_text(&mut service, "stop_grace_period", wait);
+        set_text(service, "stop_grace_period", wait);
     }
     for (section, key, _) in &unit.keys {
         let is_known = SERVICE.contains(&&**key) || CARRIED.contains(&&**key);
         if section == "Service" && !is_known {
-            set_text(&mut service, &format!("[Service] {key}"), "true");
+            set_text(service, &format!("[Service] {key}"), "true");
         }
     }
-    Ok(service)
 }
 
 fn image(value: &str, units: &[Unit], service: &mut Entries) -> Result<(), String> {
