@@ -189,7 +189,7 @@ fn program(work: &Work<'_>, service: &Value, all: &mut Entries) {
 
 /// An init container runs to its end: it has no probes and no hooks.
 fn not_of_steps(work: &Work<'_>, service: &Value, all: &mut Entries) {
-    const KEYS: [&str; 5] = [
+    const KEYS: &[&str] = &[
         "healthcheck",
         "post_start",
         "pre_stop",

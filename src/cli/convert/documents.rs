@@ -7,7 +7,7 @@ use super::container::container;
 use super::deployment;
 use super::health::patience;
 use super::names::{self, Group, Named};
-use super::order::{Waits, after};
+use super::order::{COUNTS_AS_HEALTHY, Waits, after, test_is_missing};
 use super::plan::{Plan, Planned};
 use super::project::Project;
 use super::tree::{
@@ -271,9 +271,9 @@ fn sidecar(work: &Work<'_>, service: &Value, gates: bool, fields: &mut Entries) 
         work.lost(fields, what);
     }
     set_text(fields, "restartPolicy", "Always");
-    if gates && super::order::test_is_missing(service) {
-        let what = super::order::counts_as_healthy(work.service);
-        work.lost(fields, format_args!("{what}"));
+    if gates && test_is_missing(service) {
+        let what = format_args!("depends_on: {}: {COUNTS_AS_HEALTHY}", work.service);
+        work.lost(fields, what);
     }
     if gates
         && let Some(Value::Map(mut probe)) = find(fields, "readinessProbe").cloned()
@@ -338,29 +338,19 @@ fn limits_of_restarts(work: &Work<'_>, service: &Value, place: &mut Entries) {
             work.lost(place, what);
         }
     }
-    match policy(service) {
-        ("OnFailure", Some(word)) if word.contains(':') => {
-            work.lost(
-                place,
-                format_args!("restart: {word}: retries are not limited"),
-            );
+    let (policy, Some(word)) = policy(service) else {
+        return;
+    };
+    let why = match policy {
+        "OnFailure" if word.contains(':') => "retries are not limited",
+        "OnFailure" if ONCE.contains(&word) => {
+            "it is restarted when its health check fails, and after other failures, too"
         }
-        ("Always", Some("on-success")) => {
-            let what = format_args!("restart: on-success: it is restarted after failures, too");
-            work.lost(place, what);
-        }
-        ("OnFailure", Some(word)) if ONCE.contains(&word) => {
-            let what = format_args!(
-                "restart: {word}: it is restarted when its health check fails, and after other failures, too"
-            );
-            work.lost(place, what);
-        }
-        ("Never", Some(word)) if !ONCE.contains(&word) => {
-            let what = format_args!("restart: {word}: there is no such policy; it runs once");
-            work.lost(place, what);
-        }
-        _ => {}
-    }
+        "Always" if word == "on-success" => "it is restarted after failures, too",
+        "Never" if !ONCE.contains(&word) => "there is no such policy; it runs once",
+        _ => return,
+    };
+    work.lost(place, format_args!("restart: {word}: {why}"));
 }
 
 fn restart(service: &Value, pod: &mut Pod) {

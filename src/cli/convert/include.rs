@@ -10,7 +10,7 @@ use crate::spec::value::Value;
 const MAX_FILES: usize = 100;
 
 /// What an included file adds to the project, and whether it may be there already with other contents.
-const TOP: [(&str, bool); 5] = [
+const TOP: &[(&str, bool)] = &[
     ("services", false),
     ("volumes", false),
     ("secrets", false),
@@ -118,7 +118,7 @@ fn add(whole: &mut Value, other: &Value, path: &str) -> Result<(), String> {
         for (name, value) in new {
             match find(there, name) {
                 None => there.push((name.clone(), value.clone())),
-                Some(known) if may_differ || known == value => {}
+                Some(known) if *may_differ || known == value => {}
                 Some(_) => {
                     return Err(format!(
                         "`{name}` of `{top}` is in `{path}`, which is included, and elsewhere"

@@ -5,7 +5,6 @@ use std::path::Path;
 
 use super::container::unconfined;
 use super::mounts::{access_modes, request};
-use super::project::Project;
 use super::text;
 use super::tree::{
     Commented, Entries, entries, find, find_mut, has, is_yes, map_of_texts, remove, set, set_on,
@@ -41,8 +40,8 @@ type Names = Vec<(String, String)>;
 
 /// Whether a text looks like manifests.
 pub(super) fn is_manifest(content: &str) -> bool {
-    let mut keys = ["apiVersion:", "kind:"].into_iter();
-    keys.all(|key| content.lines().any(|line| line.starts_with(key)))
+    let has = |key: &str| content.lines().any(|line| line.starts_with(key));
+    has("apiVersion:") && has("kind:")
 }
 
 /// Whether podman wrote a manifest: it says so, or remembers how it made the containers.
@@ -54,18 +53,15 @@ pub(super) fn is_of_podman(content: &str) -> bool {
     })
 }
 
-/// A project of the files that are manifests. `given` is the value of `--name`.
+/// The name and the text of files that are manifests, at least one. `given` is the value of `--name`.
 pub(super) fn load(
     files: &[(String, String)],
     given: Option<&str>,
-) -> Result<Option<Project>, String> {
-    let Some((first, _)) = files.first() else {
-        return Ok(None);
-    };
+) -> Result<(String, String), String> {
     if given.is_some() {
         return Err("manifests have names of their own: --name is for what has none".to_owned());
     }
-    let stem = Path::new(first).file_stem().unwrap_or_default();
+    let stem = Path::new(&files[0].0).file_stem().unwrap_or_default();
     let file = match stem.to_string_lossy() {
         stem if stem == "-" => "pod".to_owned(),
         stem => stem.into_owned(),
@@ -74,13 +70,9 @@ pub(super) fn load(
         // Of all together, an error would not say which one has it.
         parsed(name, text)?;
     }
+    // Of several files, one may have the claims of another.
     let texts: Vec<&str> = files.iter().map(|(_, text)| &**text).collect();
-    Ok(Some(Project {
-        origin: "kube",
-        // Of several files, one may have the claims of another.
-        manifests: vec![(file, texts.join("\n---\n"))],
-        ..Project::default()
-    }))
+    Ok((file, texts.join("\n---\n")))
 }
 
 /// Returns manifests that Kubernetes accepts, and remarks on what changed. `file` names them in errors.

@@ -178,14 +178,11 @@ fn convert(
     name: Option<&str>,
     namespace: Option<&str>,
 ) -> std::result::Result<Output, String> {
-    let projects = match given {
-        Given::Line(words) => {
-            let mut project = of_lines();
-            run_line::command(words, &mut project)?;
-            vec![project]
-        }
-        Given::Files(files) => projects(files, source, name)?,
-    };
+    let mut projects = Vec::new();
+    match given {
+        Given::Line(words) => run_line::command(words, begin(&mut projects, "run"))?,
+        Given::Files(files) => load(files, source, name, &mut projects)?,
+    }
     let mut whole = Output::default();
     for mut project in projects {
         if let Some(name) = name {
@@ -214,12 +211,22 @@ fn convert(
     Ok(whole)
 }
 
-/// The projects of files: one of all compose files, one of all units, and so on.
-fn projects(
+fn begin<'p>(projects: &'p mut Vec<Project>, origin: &'static str) -> &'p mut Project {
+    let at = projects.len();
+    projects.push(Project {
+        origin,
+        ..Project::default()
+    });
+    &mut projects[at]
+}
+
+/// Makes projects of files: one of all compose files, one of all units, and so on.
+fn load(
     files: &[(String, String)],
     source: &Source<'_>,
     name: Option<&str>,
-) -> std::result::Result<Vec<Project>, String> {
+    projects: &mut Vec<Project>,
+) -> std::result::Result<(), String> {
     let kinds = kinds(files);
     let of = |wanted: Kind| {
         let mut all = Vec::new();
@@ -230,23 +237,19 @@ fn projects(
         }
         all
     };
-    let mut projects = Vec::new();
     let compose = of(Kind::Compose);
     if !compose.is_empty() {
-        let read = project::load(&compose, source, name);
-        projects.push(read.map_err(|why| match files.len() {
+        let read = project::load(&compose, source, name, begin(projects, "compose"));
+        read.map_err(|why| match files.len() {
             1 => why,
             _ => in_files(&compose, why),
-        })?);
+        })?;
     }
     let units = of(Kind::Quadlet);
     let mut manifests = of(Kind::Manifests);
     if !units.is_empty() {
-        let mut project = Project {
-            origin: "quadlet",
-            ..Project::default()
-        };
-        let used = quadlet::load(&units, source, &mut project)?;
+        let project = begin(projects, "quadlet");
+        let used = quadlet::load(&units, source, project)?;
         let is_used = |file: &str| used.contains(&source.absolute(file));
         // A unit has them in its pods already.
         manifests.retain(|(file, _)| !is_used(file));
@@ -255,16 +258,16 @@ fn projects(
                 project.left_out.push(files::passed_over(&file));
             }
         }
-        projects.push(project);
     }
-    projects.extend(kube::load(&manifests, name)?);
+    if !manifests.is_empty() {
+        let manifest = kube::load(&manifests, name)?;
+        begin(projects, "kube").manifests.push(manifest);
+    }
     for (file, content) in of(Kind::Lines) {
-        let mut project = of_lines();
-        let read = run_line::lines(&content, &mut project);
+        let read = run_line::lines(&content, begin(projects, "run"));
         read.map_err(|why| format!("{file}: {why}"))?;
-        projects.push(project);
     }
-    Ok(projects)
+    Ok(())
 }
 
 /// An error that says which files it is about.
@@ -273,13 +276,6 @@ fn in_files(files: &[(String, String)], why: String) -> String {
     match names.iter().any(|name| why.contains(name)) {
         true => why,
         false => format!("{}: {why}", names.join(", ")),
-    }
-}
-
-fn of_lines() -> Project {
-    Project {
-        origin: "run",
-        ..Project::default()
     }
 }
 

@@ -162,6 +162,9 @@ fn hosts(work: &Work<'_>, service: &Value, pod: &mut Pod) {
             .split_once('=')
             .or_else(|| entry.split_once(':'))
             .unwrap_or((&entry, ""));
+        let lost = |aliases: &mut Vec<Value>, why: &str| {
+            work.lost(aliases, format_args!("extra_hosts: {entry}: {why}"));
+        };
         // podman takes several names of one address, as a hosts file does. Case does not matter.
         let mut names = Vec::new();
         for name in written.split([';', ' ', '\t']) {
@@ -188,8 +191,7 @@ fn hosts(work: &Work<'_>, service: &Value, pod: &mut Pod) {
         };
         match ip.parse::<std::net::IpAddr>() {
             Ok(_) if fixed_address(&work.shared.project.services, ip).is_some() => {
-                let what = format_args!("extra_hosts: {entry}: a fixed address; use the name");
-                work.lost(&mut aliases, what);
+                lost(&mut aliases, "a fixed address; use the name");
             }
             Ok(_) => {
                 let mut alias = Entries::new();
@@ -197,15 +199,11 @@ fn hosts(work: &Work<'_>, service: &Value, pod: &mut Pod) {
                 set(&mut alias, "hostnames", texts(names));
                 aliases.push(Value::Map(alias));
             }
-            Err(_) => {
-                let remedy = match ip {
-                    "host-gateway" => {
-                        "write an address of the node in its place, or use the name host.containers.internal"
-                    }
-                    _ => "only addresses can be given",
-                };
-                work.lost(&mut aliases, format_args!("extra_hosts: {entry}: {remedy}"));
-            }
+            Err(_) if ip == "host-gateway" => lost(
+                &mut aliases,
+                "write an address of the node in its place, or use the name host.containers.internal",
+            ),
+            Err(_) => lost(&mut aliases, "only addresses can be given"),
         }
     }
     if !aliases.is_empty() {

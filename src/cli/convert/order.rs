@@ -66,11 +66,8 @@ pub(super) fn test_is_missing(service: &Value) -> bool {
     check.is_none_or(|check| check.get("test").is_none())
 }
 
-pub(super) fn counts_as_healthy(name: &str) -> String {
-    format!(
-        "depends_on: {name}: it has no `healthcheck` here, and an image's own is not read: it counts as healthy once it runs"
-    )
-}
+/// What to say of one that others wait for until it is healthy.
+pub(super) const COUNTS_AS_HEALTHY: &str = "it has no `healthcheck` here, and an image's own is not read: it counts as healthy once it runs";
 
 /// What a pod waits for before it starts.
 #[derive(Default)]
@@ -95,6 +92,9 @@ impl Waits {
     pub(super) fn add(&mut self, work: &Work<'_>, plan: &Plan<'_>, service: &Value) {
         for condition in after(service) {
             let name = condition.of;
+            let mut lost = |why: &str| {
+                work.lost(&mut self.lost, format_args!("depends_on: {name}: {why}"));
+            };
             let Some(planned) = plan.get(name) else {
                 if condition.required {
                     let what = format_args!("depends_on: {name} is not converted");
@@ -108,9 +108,7 @@ impl Waits {
             }
             let head = planned.head;
             if replicas(plan.service(head)).is_some() {
-                let what =
-                    format_args!("depends_on: {name}: pods of a Deployment have no fixed names");
-                work.lost(&mut self.lost, what);
+                lost("pods of a Deployment have no fixed names");
                 continue;
             }
             let object = &plan.planned(head).object;
@@ -124,17 +122,15 @@ impl Waits {
                 "service_healthy" => ":ready",
                 COMPLETED if head == key => ":complete",
                 COMPLETED => {
-                    let what = format_args!(
-                        "depends_on: {name}: it is in the pod of `{head}`, which is waited for until it has started"
-                    );
-                    work.lost(&mut self.lost, what);
+                    lost(&format!(
+                        "it is in the pod of `{head}`, which is waited for until it has started"
+                    ));
                     ""
                 }
                 _ => "",
             };
             if condition.kind == "service_healthy" && test_is_missing(planned.service) {
-                let what = counts_as_healthy(name);
-                work.lost(&mut self.lost, format_args!("{what}"));
+                lost(COUNTS_AS_HEALTHY);
             }
             let item = format!("{own}{object}");
             // Containers of one pod may wait for the same.
@@ -145,8 +141,7 @@ impl Waits {
                 }
                 *again |= condition.again;
             } else if self.items.len() == MAX_AFTER {
-                let what = format_args!("depends_on: {name}: more than {MAX_AFTER}");
-                work.lost(&mut self.lost, what);
+                lost(&format!("more than {MAX_AFTER}"));
             } else {
                 self.items.push((item, ready, condition.again));
             }

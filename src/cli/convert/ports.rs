@@ -23,28 +23,32 @@ pub(super) fn ports(work: &Work<'_>, service: &Value, unpublished: Option<&str>)
     for item in items(service.get("ports")) {
         let written = word(item).or_else(|| scalar(item, "target"));
         let written = written.unwrap_or_default();
+        let lost = |all: &mut Vec<Value>, why: &str| {
+            work.lost(all, format_args!("port {written}: {why}"));
+        };
         let Some(mut port) = published(item) else {
             work.lost(&mut all, format_args!("port {written}"));
             continue;
         };
         if let Some(why) = unpublished {
-            work.lost(&mut all, format_args!("port {written}: {why}"));
+            lost(&mut all, why);
             continue;
         }
         if port.host.is_none() {
-            let what =
-                format_args!("port {written}: no port of the node is named; choose a `hostPort`");
-            work.lost(&mut all, what);
+            lost(
+                &mut all,
+                "no port of the node is named; choose a `hostPort`",
+            );
         }
         if scalar(item, "app_protocol").is_some() {
-            work.lost(&mut all, format_args!("port {written}: app_protocol"));
+            lost(&mut all, "app_protocol");
         }
         let taken = |name: &str| all.iter().any(|port| scalar(port, "name") == Some(name));
         let invalid = |name: &str| port_name(name).is_some() || taken(name);
         if let Some(name) = port.name.take_if(|name| invalid(name)) {
             work.lost(&mut all, format_args!("port {written}: the name {name}"));
         }
-        add(work, &mut all, &port, written);
+        add(&mut all, &port, &lost);
     }
     for item in items(service.get("expose")) {
         let Some(port) = word(item).and_then(short) else {
@@ -71,24 +75,19 @@ pub(super) fn has_low(service: &Value) -> bool {
         || items(service.get("expose")).iter().any(exposed)
 }
 
-fn add(work: &Work<'_>, all: &mut Vec<Value>, port: &Published<'_>, written: &str) {
+fn add(all: &mut Vec<Value>, port: &Published<'_>, lost: &dyn Fn(&mut Vec<Value>, &str)) {
     let (first, last) = port.target;
     let count = usize::from(last - first) + 1;
     if all.len() + count > MAX_PORTS {
-        let what = format_args!("port {written}: more than {MAX_PORTS} ports");
-        work.lost(all, what);
-        return;
+        return lost(all, &format!("more than {MAX_PORTS} ports"));
     }
     if let Some((host, host_last)) = port.host
         && usize::from(host_last - host) + 1 != count
     {
         if count != 1 {
-            let what = format_args!("port {written}: ranges of different lengths");
-            work.lost(all, what);
-            return;
+            return lost(all, "ranges of different lengths");
         }
-        let what = format_args!("port {written}: the first of the range is taken");
-        work.lost(all, what);
+        lost(all, "the first of the range is taken");
     }
     for target in first..=last {
         let host = port.host.map(|(host, _)| host + (target - first));

@@ -95,13 +95,14 @@ const MAX_ENTRIES: usize = 2000;
 /// The variable that has the project's name in its files.
 const NAME: &str = "COMPOSE_PROJECT_NAME";
 
-/// The project of compose files, each with its name; later ones override earlier ones. `given` is the name that is asked
-/// for.
+/// Makes a project of compose files, each with its name; later ones override earlier ones. `given` is the name that is
+/// asked for.
 pub(super) fn load(
     files: &[(String, String)],
     source: &Source<'_>,
     given: Option<&str>,
-) -> Result<Project, String> {
+    project: &mut Project,
+) -> Result<(), String> {
     let own_name = name_of(files, source, given);
     let variable = |name: &str| match name {
         NAME => Some(own_name.clone()),
@@ -109,11 +110,10 @@ pub(super) fn load(
     };
     let variables = Variables::new(&variable);
     let mut whole = Value::Map(Vec::new());
-    let mut left_out = Vec::new();
     for (name, content) in files {
         let mut file = read(content, name, &variables)?;
         // Before the next file, which may say something else about what is included.
-        include(&mut file, source, &variables, &mut left_out)?;
+        include(&mut file, source, &variables, &mut project.left_out)?;
         whole = merged("", 0, whole, file);
     }
     if let Value::Map(all) = &mut whole {
@@ -129,26 +129,21 @@ pub(super) fn load(
         return Err(format!("more than {MAX_SERVICES} services"));
     }
     let of = |key: &str| entries(whole.get(key)).to_vec();
-    let mut project = Project {
-        origin: "compose",
-        by_docker: true,
-        name: set_name(source).or_else(|| scalar(&whole, "name").map(str::to_owned)),
-        volumes: of("volumes"),
-        networks: of("networks"),
-        secrets: of("secrets"),
-        configs: of("configs"),
-        left_out,
-        ..Project::default()
-    };
+    project.by_docker = true;
+    project.name = set_name(source).or_else(|| scalar(&whole, "name").map(str::to_owned));
+    project.volumes = of("volumes");
+    project.networks = of("networks");
+    project.secrets = of("secrets");
+    project.configs = of("configs");
     let mut left = MAX_VALUES;
     bounded(&whole, &mut left)?;
-    choose(&whole, source, &variables, &mut project)?;
+    choose(&whole, source, &variables, project)?;
     leave_out(&whole, &mut project.left_out);
     images(&project.services, &variables)?;
     for missing in variables.missing().iter().chain(source.missing) {
         project.left_out.push(unset(missing));
     }
-    Ok(project)
+    Ok(())
 }
 
 /// Adds the services whose profiles are wanted.

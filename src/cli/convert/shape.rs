@@ -65,7 +65,7 @@ const SINGLE: [&str; 24] = [
 const SWITCHES: [&str; 5] = ["init", "privileged", "read_only", "stdin_open", "tty"];
 
 /// The settings of mappings in a service; those of the items have the path of their list.
-const NESTED: [(&str, &[&str]); 11] = [
+const NESTED: &[(&str, &[&str])] = &[
     ("configs", &["source", "target", "uid", "gid", "mode"]),
     ("depends_on.*", &["condition", "required", "restart"]),
     (
@@ -258,7 +258,7 @@ fn no_text(between: &str, item: &Value) -> String {
 /// The settings in the mappings of a service that there are not, with those that there are.
 pub(super) fn unknown(service: &Value) -> Vec<String> {
     let mut all = Vec::new();
-    for (path, known) in NESTED {
+    for &(path, known) in NESTED {
         let (path, of_each) = match path.strip_suffix(".*") {
             Some(path) => (path, true),
             None => (path, false),
