@@ -40,17 +40,16 @@ pub(super) fn documents(
         whole.head.comment(sentence.clone());
         whole.remarks.push(sentence);
     }
+    let names = project.services.iter().map(|(name, _)| &**name);
+    let all: Vec<&Planned<'_>> = names.map(|name| plan.planned(name)).collect();
     let mut groups: Vec<Group<'_>> = Vec::new();
-    for (name, _) in &project.services {
-        let planned = plan.planned(name);
-        if planned.head == name && planned.step_of.is_none() {
-            let members = project.services.iter().map(|(member, _)| &**member);
+    for head in &all {
+        if head.head == head.name && head.step_of.is_none() {
+            let members = all.iter().filter(|member| member.head == head.name);
             groups.push(Group {
-                head: name,
-                pod: planned.object.clone(),
-                members: members
-                    .filter(|member| plan.planned(member).head == name)
-                    .collect(),
+                head: head.name,
+                pod: head.object.clone(),
+                members: members.map(|member| member.name).collect(),
             });
         }
     }
