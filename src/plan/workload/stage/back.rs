@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::super::Progress;
 use super::super::resume::{Halfway, WITHIN_MS};
-use super::{New, Old, Stage, ordinal};
+use super::{Here, New, Old, Stage, ordinal};
 use crate::spec::workload::Update;
 use crate::spec::{PodSpec, WorkloadKind};
 use crate::types::Gather;
