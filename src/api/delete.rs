@@ -177,7 +177,7 @@ impl DeleteOptions {
         };
         let version = object.version.to_string();
         for (name, wanted, is) in [
-            ("UID", &wanted.uid, &object.uid),
+            ("UID", &wanted.uid, &object.uid()),
             ("ResourceVersion", &wanted.resource_version, &version),
         ] {
             if let Some(wanted) = wanted.as_ref().filter(|wanted| *wanted != is) {

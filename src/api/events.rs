@@ -13,9 +13,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use k8s_openapi::jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::object::{Body, Key, Object};
+use super::object::{Body, EventBody, Key, Object};
 use crate::spec::{Severity, WorkloadKind};
-use crate::types::{Gather, Stamp};
+use crate::types::{Gather, PackedText, Stamp};
 
 /// Limit of events; beyond it the oldest are dropped.
 const MAX_EVENTS: usize = 1000;
@@ -108,7 +108,7 @@ struct Seen {
     /// The version of its object, and that of its first occurrence.
     versions: (u64, u64),
     /// The record, as [`short`] writes it.
-    record: Box<str>,
+    record: PackedText,
     /// The size of its line.
     bytes: usize,
 }
@@ -234,12 +234,12 @@ impl EventRing {
         let line = seen.line()?;
         let key = line.key();
         Some(Object {
-            uid: key.1.to_string(),
+            uid: (*key.1).into(),
             key,
-            body: Body::Event {
+            body: Body::Event(Box::new(EventBody {
                 line: line.text().into(),
                 host: Arc::clone(&self.host),
-            },
+            })),
             version: seen.versions.0,
             since: seen.versions.1,
         })
@@ -259,7 +259,7 @@ impl EventRing {
             records: String::with_capacity(seen.iter().map(|seen| seen.record.len()).sum()),
         };
         for mut seen in seen {
-            let record = std::mem::take(&mut seen.record);
+            let record = std::mem::take(&mut seen.record).text();
             packed.records.push_str(&record);
             packed.seen.push((seen, record.len()));
         }
@@ -273,7 +273,7 @@ impl EventRing {
         for (seen, length) in packed.seen {
             let (record, after) = rest.split_at(length);
             rest = after;
-            let record = record.into();
+            let record = PackedText::of(record);
             self.seen.push_back(Seen { record, ..seen });
         }
     }
@@ -321,7 +321,7 @@ impl EventRing {
             about,
             message,
             versions,
-            record: short(&line.record).into(),
+            record: PackedText::of(&short(&line.record)),
             bytes,
         });
         let mut forgotten = Vec::new();
@@ -364,7 +364,8 @@ fn short(record: &EventRecord) -> String {
 impl Seen {
     /// Its line; never `None`, as the record was written here.
     fn line(&self) -> Option<Line> {
-        let (about, field_path, said, annotations) = serde_json::from_str(&self.record).ok()?;
+        let (about, field_path, said, annotations) =
+            serde_json::from_str(&self.record.text()).ok()?;
         let (namespace, name, uid, kind) = about;
         let (type_, reason, message) = said;
         Some(Line {

@@ -1,6 +1,6 @@
-//! A Kubernetes object as stored for readers. Most are kept as the JSON that is sent: this is small in memory, and lists
-//! and watches need no serializer. Of events and of documents that stand for pods, only what their JSON is made of is
-//! kept, and shared with what keeps it anyway.
+//! A Kubernetes object as stored for readers. Most are kept as the JSON that is sent, packed: this is small in memory, and
+//! lists and watches need no serializer. Of events and of documents that stand for pods, only what their JSON is made of
+//! is kept, and shared with what keeps it anyway.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::events;
 use crate::plan::workload::Shown;
 use crate::spec::WorkloadKey;
-use crate::types::{Gather, InOrder};
+use crate::types::{Gather, InOrder, PackedText};
 
 /// Limit of removals that are kept for watchers that come back.
 const MAX_REMOVED: usize = 256;
@@ -35,7 +35,8 @@ pub(crate) fn key_of(key: &WorkloadKey) -> Key {
 #[derive(Debug, Clone)]
 pub(crate) struct Object {
     pub(crate) key: Key,
-    pub(crate) uid: String,
+    /// Empty for a document that stands for pods: see [`Object::uid`].
+    pub(crate) uid: Box<str>,
     pub(crate) body: Body,
     pub(crate) version: u64,
     /// Version of its creation.
@@ -46,19 +47,31 @@ pub(crate) struct Object {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Body {
     /// The JSON as sent.
-    Json(Bytes),
-    /// An event's line, and the node's name.
-    Event { line: Arc<str>, host: Arc<str> },
+    Json(PackedText),
+    /// An event.
+    Event(Box<EventBody>),
     /// A document that stands for pods, which the planner keeps, and what is added to it.
     Document(Box<Shown>),
 }
 
+/// An event's line, and the node's name.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct EventBody {
+    pub(crate) line: Box<str>,
+    pub(crate) host: Arc<str>,
+}
+
 impl Body {
+    /// The body with this JSON.
+    pub(crate) fn json(json: &str) -> Self {
+        Self::Json(PackedText::of(json))
+    }
+
     /// The bytes that are kept for it when its object is gone.
     fn len(&self) -> usize {
         match self {
             Self::Json(json) => json.len(),
-            Self::Event { line, .. } => line.len(),
+            Self::Event(event) => event.line.len(),
             Self::Document(shown) => shown.workload.manifest.len(),
         }
     }
@@ -71,25 +84,33 @@ impl Object {
             meta.namespace.as_deref().unwrap_or_default().into(),
             meta.name.as_deref().unwrap_or_default().into(),
         );
-        Self::of(key, meta.uid.clone().unwrap_or_default())
+        Self::of(key, meta.uid.as_deref().unwrap_or_default())
     }
 
     /// An object without content; the collection fills in `body` and versions.
-    pub(crate) fn of(key: Key, uid: String) -> Self {
+    pub(crate) fn of(key: Key, uid: &str) -> Self {
         Self {
             key,
-            uid,
-            body: Body::Json(Bytes::new()),
+            uid: uid.into(),
+            body: Body::json(""),
             version: 0,
             since: 0,
+        }
+    }
+
+    /// `metadata.uid`.
+    pub(crate) fn uid(&self) -> String {
+        match &self.body {
+            Body::Document(shown) => shown.workload.key.uid().to_string(),
+            Body::Json(_) | Body::Event(_) => self.uid.to_string(),
         }
     }
 
     /// Returns the JSON.
     pub(crate) fn json(&self) -> Bytes {
         match &self.body {
-            Body::Json(json) => json.clone(),
-            Body::Event { line, host } => events::shown(line, host, self.version).into(),
+            Body::Json(json) => json.text().into(),
+            Body::Event(event) => events::shown(&event.line, &event.host, self.version).into(),
             Body::Document(shown) => shown.json(self.version).to_string().into(),
         }
     }
@@ -118,7 +139,7 @@ impl Object {
         let mut object = self.clone();
         if let Ok(mut json) = serde_json::from_slice::<Value>(&self.json()) {
             json["metadata"]["resourceVersion"] = self.version.to_string().into();
-            object.body = Body::Json(json.to_string().into());
+            object.body = Body::json(&json.to_string());
         }
         object
     }
@@ -128,7 +149,7 @@ impl Object {
 #[derive(Debug, Serialize, Deserialize)]
 struct Row {
     key: (String, String),
-    uid: String,
+    uid: Box<str>,
     body: PackedBody,
     version: u64,
     since: u64,
@@ -137,8 +158,8 @@ struct Row {
 /// A packed [`Body`].
 #[derive(Debug, Serialize, Deserialize)]
 enum PackedBody {
-    Json(String),
-    Event(String),
+    Json(PackedText),
+    Event(Box<str>),
     /// The number of the document among those of [`Packed`].
     Document(usize),
 }
@@ -253,7 +274,7 @@ impl Collection {
     /// Removes an object, if it still has this UID.
     pub(crate) fn remove(&mut self, key: &Key, uid: Option<&str>, version: u64) -> bool {
         let old = self.get(key);
-        let Some(old) = old.filter(|old| uid.is_none_or(|uid| old.uid == uid)) else {
+        let Some(old) = old.filter(|old| uid.is_none_or(|uid| *old.uid == *uid)) else {
             return false;
         };
         self.objects.remove(key);
@@ -287,8 +308,8 @@ impl Collection {
             key: (object.key.0.to_string(), object.key.1.to_string()),
             uid: object.uid.clone(),
             body: match &object.body {
-                Body::Json(json) => PackedBody::Json(String::from_utf8_lossy(json).into_owned()),
-                Body::Event { line, .. } => PackedBody::Event(line.to_string()),
+                Body::Json(json) => PackedBody::Json(json.clone()),
+                Body::Event(event) => PackedBody::Event(event.line.clone()),
                 Body::Document(shown) => {
                     documents.push(Shown::clone(shown));
                     PackedBody::Document(documents.len() - 1)
@@ -312,10 +333,10 @@ impl Collection {
                 namespace = row.key.0.into();
             }
             let (body, key) = match row.body {
-                PackedBody::Json(json) => (Body::Json(Bytes::from(json)), None),
-                PackedBody::Event(text) => {
-                    let (line, host) = (text.into(), Arc::clone(host));
-                    (Body::Event { line, host }, None)
+                PackedBody::Json(json) => (Body::Json(json), None),
+                PackedBody::Event(line) => {
+                    let host = Arc::clone(host);
+                    (Body::Event(Box::new(EventBody { line, host })), None)
                 }
                 PackedBody::Document(number) => {
                     let shown = &packed.documents[number];

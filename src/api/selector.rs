@@ -295,7 +295,7 @@ mod tests {
         let json = serde_json::json!({
             "metadata": metadata, "spec": { "restartPolicy": "Never" }, "status": { "phase": "Running" },
         });
-        object.body = crate::api::object::Body::Json(json.to_string().into());
+        object.body = crate::api::object::Body::json(&json.to_string());
         object
     }
 
@@ -331,7 +331,7 @@ mod tests {
         let object = |status: Value| {
             let mut object = web();
             let json = serde_json::json!({ "metadata": {}, "status": status });
-            object.body = crate::api::object::Body::Json(json.to_string().into());
+            object.body = crate::api::object::Body::json(&json.to_string());
             object
         };
         let one = object(serde_json::json!({ "succeeded": 1, "replicas": 1, "phase": "Active" }));

@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use hyper::body::Bytes;
 use k8s_openapi::Metadata;
 use k8s_openapi::api::core::v1::{Endpoints, Node, Pod, Service};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
@@ -261,7 +260,7 @@ impl Store {
             let mut wanted = BTreeSet::new();
             for (document, created) in of_kind {
                 let mut object = Object::new(document.metadata());
-                object.uid = uid::shown(kind.as_str(), document.metadata());
+                object.uid = uid::shown(kind.as_str(), document.metadata()).into();
                 wanted.insert(object.key.clone());
                 let implied = (kind == ObjectKind::Namespace).then_some(&self.started);
                 let uid = object.uid.clone();
@@ -270,7 +269,7 @@ impl Store {
                 self.upsert(Kind::of(kind), object, |version| {
                     let mut shown = document.shown();
                     let metadata = &mut shown["metadata"];
-                    metadata["uid"] = uid.as_str().into();
+                    metadata["uid"] = (*uid).into();
                     metadata["resourceVersion"] = version.to_string().into();
                     if !created.is_null() {
                         metadata["creationTimestamp"] = created.clone();
@@ -285,7 +284,7 @@ impl Store {
     /// Shows a document that stands for pods. Does nothing if it is unchanged.
     pub fn upsert_workload(&self, shown: Shown) {
         let key = &shown.workload.key;
-        let object = Object::of(key_of(key), key.uid().to_string());
+        let object = Object::of(key_of(key), "");
         let kind = Kind::Workloads(key.kind);
         let shown = Box::new(shown);
         self.upsert_body(kind, object, |_| Body::Document(shown.clone()));
@@ -360,14 +359,14 @@ impl Store {
         let mut wanted = BTreeSet::new();
         for item in items {
             let mut object = Object::new(item.metadata());
-            object.uid = uid::shown(super::resource::of(kind).object, item.metadata());
+            object.uid = uid::shown(super::resource::of(kind).object, item.metadata()).into();
             let uid = object.uid.clone();
             let created = self.created(kind, &uid, item.metadata().creation_timestamp.as_ref());
             wanted.insert(object.key.clone());
             self.upsert(kind, object, |version| {
                 let mut item = item.clone();
                 let metadata = item.metadata_mut();
-                metadata.uid = Some(uid.clone());
+                metadata.uid = Some(uid.to_string());
                 metadata.creation_timestamp = created.clone();
                 metadata.resource_version = Some(version.to_string());
                 to_json(&item)
@@ -401,14 +400,14 @@ impl Store {
             }
         }
         let left = inner.collection(kind).all().map(|o| o.uid.clone());
-        let left: BTreeSet<String> = left.collect();
+        let left: BTreeSet<Box<str>> = left.collect();
         let name = super::resource::of(kind).object;
-        let is_left = |(of, uid): &(&'static str, String)| *of != name || left.contains(uid);
+        let is_left = |(of, uid): &(&'static str, String)| *of != name || left.contains(&**uid);
         inner.created.retain(|of, _| is_left(of));
     }
 
-    fn upsert(&self, kind: Kind, object: Object, json: impl Fn(u64) -> Bytes) {
-        self.upsert_body(kind, object, |version| Body::Json(json(version)));
+    fn upsert(&self, kind: Kind, object: Object, json: impl Fn(u64) -> String) {
+        self.upsert_body(kind, object, |version| Body::json(&json(version)));
     }
 
     fn upsert_body(&self, kind: Kind, object: Object, body: impl Fn(u64) -> Body) {
@@ -473,12 +472,9 @@ impl Inner {
     }
 }
 
-fn to_json(value: &impl serde::Serialize) -> Bytes {
+fn to_json(value: &impl serde::Serialize) -> String {
     // Kubernetes types have string keys only, so this cannot fail.
-    let mut json = serde_json::to_vec(value).unwrap_or_default();
-    // `Bytes` would keep the room in which it has grown, up to half of it empty.
-    json.shrink_to_fit();
-    Bytes::from(json)
+    serde_json::to_string(value).unwrap_or_default()
 }
 
 #[cfg(test)]

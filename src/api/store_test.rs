@@ -41,7 +41,7 @@ fn each_object_has_a_uid_that_stays_and_a_secret_is_shown_without_its_values() {
         let (_, all) = store.list(kind);
         let object = Arc::clone(&all[0]);
         let shown: Value = serde_json::from_slice(&object.json()).unwrap();
-        assert_eq!(shown["metadata"]["uid"], object.uid.as_str());
+        assert_eq!(shown["metadata"]["uid"], &*object.uid);
         shown
     };
     let mut seen = BTreeSet::new();

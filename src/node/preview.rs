@@ -266,7 +266,7 @@ fn classes(file: &Loaded) -> Vec<Plain> {
 fn workloads(file: &Loaded, kind: WorkloadKind) -> Vec<Plain> {
     let all = file.workloads.iter().filter(|all| all.key.kind == kind);
     let plain = all.map(|workload| {
-        let manifest = serde_json::from_str(&workload.manifest).unwrap_or_default();
+        let manifest = serde_json::from_str(&workload.manifest.text()).unwrap_or_default();
         let key = &workload.key;
         (key.namespace.to_string(), key.name.to_string(), manifest)
     });

@@ -156,7 +156,7 @@ fn shown(history: &History) -> Value {
     let revisions = history.revisions.iter().map(|revision| {
         let document = revision.text.as_ref();
         let mut document: Value = document
-            .and_then(|text| serde_json::from_str(text).ok())
+            .and_then(|text| serde_json::from_str(&text.text()).ok())
             .unwrap_or_default();
         let template = match document["spec"]["template"].take() {
             Value::Null => document,

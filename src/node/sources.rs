@@ -140,7 +140,7 @@ pub(super) fn write(layout: &Layout, manifests: &Manifests) {
     put(&layout.configuration(), &next);
     let mut workloads = BTreeMap::new();
     for (path, modified, own) in manifests.workloads() {
-        let documents = own.filter_map(|w| serde_json::from_str(&w.manifest).ok());
+        let documents = own.filter_map(|w| serde_json::from_str(&w.manifest.text()).ok());
         let documents = documents.collect();
         workloads.insert(
             text(path),

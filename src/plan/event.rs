@@ -27,7 +27,7 @@ use crate::spec::{
     Condition, HookKind, ObjectKey, PodKey, PodSpec, PodUid, ProbeKind, Reason, ServiceSpec,
     Workload, WorkloadKey,
 };
-use crate::types::{Effective, Exit, StopSignal};
+use crate::types::{Effective, Exit, SortedMap, StopSignal};
 
 /// The valid pods and services of the manifest directory. Names are unique: `node::manifests` rejects the later file.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -37,7 +37,7 @@ pub struct Desired {
     /// The services there should be, with the ports of the node that were chosen for them.
     pub services: BTreeMap<PodKey, Arc<ServiceSpec>>,
     /// The documents that stand for some of the pods.
-    pub workloads: Arc<BTreeMap<WorkloadKey, Arc<Workload>>>,
+    pub workloads: Arc<SortedMap<WorkloadKey, Arc<Workload>>>,
     /// What files say of pods whose edits may be taken back: the hash of each one's manifest.
     pub editions: BTreeMap<PodKey, Arc<str>>,
     /// All files are in force: what is not in this is wanted no more.

@@ -45,8 +45,8 @@ pub fn view(state: &NodeState, node_ips: &[IpAddr]) -> ClusterView {
     for with_ips in &pods {
         let spec = &with_ips.0.spec;
         for (name, value) in spec.manifest.labels() {
-            let values = labelled.get_mut(&**name);
-            let pods = values.and_then(|values| values.get_mut(&(&**value, &*spec.key.namespace)));
+            let values = labelled.get_mut(name);
+            let pods = values.and_then(|values| values.get_mut(&(value, &*spec.key.namespace)));
             if let Some(pods) = pods {
                 pods.push(with_ips);
             }

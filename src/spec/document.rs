@@ -302,6 +302,7 @@ impl<'r> Document<'r> {
             }
             // One copy in memory.
             pod.workload = pod.workload.map(|_| made.workload.key.clone());
+            pod.key = made.workload.pods.get(number).cloned().unwrap_or(pod.key);
             if number < wanted {
                 self.pods.push((None, pod));
             }

@@ -1,5 +1,5 @@
 //! A pod's manifest, kept small: Kubernetes' types take ten kilobytes of memory for a pod of one container, most of
-//! them for fields that are not set. Its text takes a few hundred bytes, and is read again where it is needed.
+//! them for fields that are not set. Its text, packed, takes a few hundred bytes, and is read again where it is needed.
 
 use std::fmt;
 
@@ -10,29 +10,27 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::decode;
+use crate::types::PackedText;
 
 /// A valid pod's manifest after defaulting.
 #[derive(Clone, PartialEq)]
 pub struct Manifest {
     /// `metadata` in JSON.
-    metadata: Box<str>,
-    /// `metadata.labels`, ordered by name.
-    labels: Box<[Label]>,
+    metadata: PackedText,
+    /// `metadata.labels`, ordered by name: `app=web,tier=front`.
+    labels: Box<str>,
     /// `metadata.generation`.
     generation: Option<i64>,
     /// `status`: nothing but the conditions that the manifest sets.
     pub status: Option<Box<PodStatus>>,
     /// `spec` in JSON.
-    spec: Box<str>,
+    spec: PackedText,
 }
-
-/// Name and value.
-pub type Label = (Box<str>, Box<str>);
 
 impl Manifest {
     /// Returns `metadata`.
     pub fn metadata(&self) -> ObjectMeta {
-        decode::again(&self.metadata).expect("it was written from one")
+        decode::again(&self.metadata.text()).expect("it was written from one")
     }
 
     /// Changes `metadata`.
@@ -42,21 +40,22 @@ impl Manifest {
         self.set_metadata(metadata);
     }
 
-    /// `metadata.labels`, ordered by name.
-    pub fn labels(&self) -> &[Label] {
-        &self.labels
+    /// Names and values of `metadata.labels`, ordered by name. Neither can have a comma or `=`.
+    pub fn labels(&self) -> impl Iterator<Item = (&str, &str)> {
+        let labels = self.labels.split(',');
+        labels.filter_map(|label| label.split_once('='))
     }
 
     /// The value of a label.
     pub fn label(&self, name: &str) -> Option<&str> {
-        let at = self.labels.binary_search_by(|(own, _)| (**own).cmp(name));
-        Some(&self.labels[at.ok()?].1)
+        let mut labels = self.labels();
+        labels.find_map(|(own, value)| (own == name).then_some(value))
     }
 
     /// The value of an annotation. `name` has nothing that JSON escapes.
     pub fn annotation(&self, name: &str) -> Option<String> {
         // Most pods have none of those that coracle knows.
-        let may_have = self.metadata.contains(name);
+        let may_have = self.metadata.text().contains(name);
         may_have.then(|| self.metadata().annotations?.remove(name))?
     }
 
@@ -68,15 +67,16 @@ impl Manifest {
     fn set_metadata(&mut self, metadata: ObjectMeta) {
         self.metadata = text(&metadata);
         self.generation = metadata.generation;
-        let labels = metadata.labels.into_iter().flatten();
-        self.labels = labels
-            .map(|(name, value)| (name.into(), value.into()))
+        let labels = metadata.labels.iter().flatten();
+        let labels: Vec<String> = labels
+            .map(|(name, value)| format!("{name}={value}"))
             .collect();
+        self.labels = labels.join(",").into();
     }
 
     /// Returns `spec`.
     pub fn spec(&self) -> PodSpec {
-        decode::again(&self.spec).expect("it was written from one")
+        decode::again(&self.spec.text()).expect("it was written from one")
     }
 
     /// Returns all of it.
@@ -102,12 +102,15 @@ impl Manifest {
         struct Written<'m> {
             api_version: &'static str,
             kind: &'static str,
-            metadata: &'m RawValue,
-            spec: &'m RawValue,
+            metadata: Box<RawValue>,
+            spec: Box<RawValue>,
             #[serde(skip_serializing_if = "Option::is_none")]
             status: Option<&'m PodStatus>,
         }
-        let raw = |text| serde_json::from_str(text).expect("it is JSON");
+        let raw = |text: &PackedText| {
+            let text: Box<RawValue> = serde_json::from_str(&text.text()).expect("it is JSON");
+            text
+        };
         let written = Written {
             api_version: Pod::API_VERSION,
             kind: Pod::KIND,
@@ -128,7 +131,7 @@ impl Default for Manifest {
 impl From<Pod> for Manifest {
     fn from(pod: Pod) -> Self {
         let mut manifest = Self {
-            metadata: Box::default(),
+            metadata: text(&pod.metadata),
             labels: Box::default(),
             generation: None,
             status: pod.status.map(Box::new),
@@ -139,9 +142,8 @@ impl From<Pod> for Manifest {
     }
 }
 
-fn text(part: &impl Serialize) -> Box<str> {
-    let text = serde_json::to_string(part).expect("it is plain data");
-    text.into_boxed_str()
+fn text(part: &impl Serialize) -> PackedText {
+    PackedText::of(&serde_json::to_string(part).expect("it is plain data"))
 }
 
 impl fmt::Debug for Manifest {

@@ -95,7 +95,7 @@ pub use device::{DeviceAccess, DeviceRequest, DeviceSource, Devices};
 pub use huge_pages::{HugePages, PageSize};
 pub use kinds::{READ as READ_KINDS, refused as refused_kinds};
 pub use lifecycle::{Hook, HookKind, Lifecycle, StopSignalName};
-pub use manifest::{Label, Manifest};
+pub use manifest::Manifest;
 pub use names::{is_manifest_file, node_name, node_name_of_host};
 pub use pinned::Pins;
 pub use placement::Placement;

@@ -167,7 +167,7 @@ fn former(
     context: &ConvertContext<'_>,
     classes: &PriorityClasses,
 ) -> Result<Documents, String> {
-    let text = rollback::with_template(&own.manifest, &instead.text);
+    let text = rollback::with_template(&own.manifest.text(), &instead.text);
     let text = text.ok_or("it is no document")?;
     let found = convert::documents_beside(text.as_bytes(), "kept", context, Others::All(classes));
     let mut made = found.map_err(|errors| first(&errors))?;

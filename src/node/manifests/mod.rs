@@ -30,7 +30,7 @@ use crate::plan::workload::revisions::Overrides;
 use crate::spec::node_ports::{self, PortOf};
 use crate::spec::priority::PriorityClasses;
 use crate::spec::{Configuration, Pins, PodSecurity, PodUid, ServiceDocument, Workload};
-use crate::types::{Gather, Wall};
+use crate::types::{Gather, SortedMap, Wall};
 
 use entry::{Due, Entry, Reader, SETTLE_MS};
 use files::{Fingerprint, list};
@@ -535,7 +535,7 @@ impl Manifests {
                 .filter_map(|entry| entry.applied.as_deref())
                 .flat_map(|loaded| &loaded.workloads)
                 .map(|workload| (workload.key.clone(), workload.clone()))
-                .gather::<BTreeMap<_, _>>()
+                .gather::<SortedMap<_, _>>()
                 .into(),
             editions: self.editions(),
             complete: self.all_in_effect(),

@@ -192,8 +192,9 @@ fn documents_that_stand_for_pods_and_their_pods_are_the_same_after_an_agent_rest
     assert_eq!(errors(&second).len(), 1);
     let after = second.desired();
     for (key, workload) in before.workloads.iter() {
-        assert_eq!(after.workloads[key].edition, workload.edition, "{key}");
-        assert!(after.workloads[key] == *workload, "{key}");
+        let after = after.workloads.get(key).unwrap();
+        assert_eq!(after.edition, workload.edition, "{key}");
+        assert!(after == workload, "{key}");
     }
     assert!(after.pods == before.pods);
 }

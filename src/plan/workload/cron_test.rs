@@ -153,7 +153,7 @@ fn a_run_begins_when_it_is_due_and_on_disk_and_nothing_wakes_before() {
         name: job.into(),
     };
     let made = &world.state.workloads.crons.made[&job];
-    let shown: serde_json::Value = serde_json::from_str(&made.workload.manifest).unwrap();
+    let shown: serde_json::Value = serde_json::from_str(&made.workload.manifest.text()).unwrap();
     let metadata = &shown["metadata"];
     assert_eq!(metadata["ownerReferences"][0]["kind"], "CronJob");
     assert_eq!(metadata["labels"]["of"], "cron");

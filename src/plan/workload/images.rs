@@ -14,13 +14,14 @@ impl NodeState {
     pub fn images_of_documents(&self) -> BTreeSet<String> {
         let asked = self.workloads.asked.iter();
         let asked = asked.flat_map(|asked| asked.workloads.values());
-        let asked = asked.map(|workload| &*workload.manifest);
+        let asked = asked.map(|workload| &workload.manifest);
         let good = self.workloads.histories.all.values().filter_map(|history| {
             let good = history.good.as_ref()?;
             let mut all = history.revisions.iter();
-            all.find(|revision| revision.hash == *good)?.text.as_deref()
+            all.find(|revision| revision.hash == *good)?.text.as_ref()
         });
-        asked.chain(good).flat_map(images).gather()
+        let all = asked.chain(good);
+        all.flat_map(|document| images(&document.text())).gather()
     }
 }
 

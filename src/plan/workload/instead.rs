@@ -130,7 +130,7 @@ impl Histories {
         }
         let history = self.of(subject);
         let last = history.and_then(|history| history.revisions.last());
-        let before = last.and_then(|last| last.text.clone());
+        let before = last.and_then(|last| Some(last.text.as_ref()?.text()));
         let text = before.as_ref().and_then(|text| restarted(text, at));
         let (Some(history), Some(before), Some(text)) = (history, before, text) else {
             return Err(format!(
@@ -190,7 +190,7 @@ impl History {
         Some(Some(Instead {
             cause,
             of: self.edition.clone(),
-            text: revision.text.clone()?,
+            text: revision.text.as_ref()?.text().into(),
             note: Some(said.to_owned()),
             after: last.clone(),
             replaced: last,

@@ -32,17 +32,17 @@ use super::event::Desired;
 use super::stop::Target;
 use super::{Event, NodeFact, NodeState, Notice, PodState, Stamp, Step, Time, Wall, bundle, probe};
 use crate::spec::{PodKey, PodSpec, PodUid, Reason, Workload, WorkloadKey, WorkloadKind};
-use crate::types::Gather;
+use crate::types::{Gather, SortedMap};
 
 /// What is known of documents that stand for pods.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Workloads {
     /// What files ask for, if there is such a document among it.
     asked: Option<Desired>,
-    /// The pods that are wanted of that now.
-    staged: BTreeMap<PodUid, Arc<PodSpec>>,
+    /// The pods that are wanted of that now, in the order of their UIDs.
+    staged: Vec<Arc<PodSpec>>,
     /// How far each of them is.
-    progress: BTreeMap<WorkloadKey, Box<Progress>>,
+    progress: SortedMap<WorkloadKey, Box<Progress>>,
     /// What Jobs have achieved.
     pub jobs: job::Jobs,
     /// When CronJobs ran.
@@ -251,24 +251,27 @@ impl NodeState {
             return self.want(desired, now, out);
         }
         workloads.rollout_changes += 1;
-        let known = std::mem::take(&mut workloads.progress);
-        let mut known: BTreeMap<_, _> = known;
         let pods_last = |w: &Workload| w.job.is_none() && w.cron.is_none();
+        let all = &mut workloads.progress;
+        all.retain(|key, _| desired.workloads.get(key).is_some_and(|w| pods_last(w)));
         let rolled_out = desired.workloads.iter().filter(|(_, w)| pods_last(w));
         for (key, workload) in rolled_out {
-            let known = known.remove(key);
-            let mut progress = known.unwrap_or_else(|| Box::new(Progress::new(workload, now)));
+            if !all.contains_key(key) {
+                all.insert(key.clone(), Box::new(Progress::new(workload, now)));
+            }
+            let Some(progress) = all.get_mut(key) else {
+                continue;
+            };
             progress.asked(workload, now);
             let history = workloads.histories.of_workload(key);
             let history = history.filter(|history| history.trial.is_some());
             // What was progress before a reboot is none after it.
             let history = history.filter(|_| !workload.resumed && progress.best == (0, 0, 0));
             progress.best = history.map_or(progress.best, |history| history.best);
-            workloads.progress.insert(key.clone(), progress);
         }
         workloads.asked = Some(desired.clone());
         let before = match self.desired {
-            Some(_) => Scales::of(self.workloads.staged.values()),
+            Some(_) => Scales::of(self.workloads.staged.iter()),
             None => Scales::found(self),
         };
         let staged = self.staged(now, out);
@@ -317,13 +320,13 @@ impl NodeState {
         }
         let staged = self.staged(now, out);
         let before = &self.workloads.staged;
-        let mut pairs = before.iter().zip(&staged.pods);
-        let same = before.len() == staged.pods.len()
-            && pairs.all(|(one, two)| one.0 == two.0 && Arc::ptr_eq(one.1, two.1));
+        let mut pairs = before.iter().zip(staged.pods.values());
+        let same =
+            before.len() == staged.pods.len() && pairs.all(|(one, two)| Arc::ptr_eq(one, two));
         if !same {
             // Every pod is planned again.
             self.hold_changes += 1;
-            let before = Scales::of(before.values());
+            let before = Scales::of(before.iter());
             self.want_staged(&staged, &before, now, out);
         }
     }
@@ -337,7 +340,7 @@ impl NodeState {
     ) {
         let asked = |key: &WorkloadKey| staged.workloads.contains_key(key);
         Scales::of(staged.pods.values()).report(before, asked, out);
-        self.workloads.staged.clone_from(&staged.pods);
+        self.workloads.staged = staged.pods.values().cloned().collect();
         self.want(staged, now, out);
         // Pods that came or went in this step are progress.
         self.workloads.due = true;

@@ -262,7 +262,7 @@ fn interrupted(history: &History, kind: WorkloadKind) -> Option<Resumed> {
     if none_left {
         return None;
     }
-    let document = serde_json::from_str::<Value>(last.text.as_deref()?).ok()?;
+    let document = serde_json::from_str::<Value>(&last.text.as_ref()?.text()).ok()?;
     if !stand_beside(&document, kind) {
         return None;
     }
@@ -270,7 +270,7 @@ fn interrupted(history: &History, kind: WorkloadKind) -> Option<Resumed> {
     let instead = Instead {
         cause: Cause::Resumed,
         of: history.written.clone(),
-        text: back.text.clone()?,
+        text: back.text.as_ref()?.text().into(),
         note: None,
         replaced: None,
         after: None,

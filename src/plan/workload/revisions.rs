@@ -21,7 +21,7 @@ use crate::plan::event::Desired;
 use crate::plan::{Time, Wall};
 use crate::spec::rollback::{CHANGE_CAUSE, MAX_TEXT};
 use crate::spec::{PodKey, PodSpec, Workload, WorkloadKey};
-use crate::types::Gather;
+use crate::types::{Gather, SharedText, SortedMap};
 
 /// Limit of all texts together, in bytes: beyond it former ones are forgotten.
 const MAX_TEXTS: usize = 4 << 20;
@@ -58,9 +58,9 @@ pub struct Revision {
     /// The hash of its template; of a pod, of its manifest.
     pub hash: Arc<str>,
     /// `kubernetes.io/change-cause`.
-    pub cause: Option<String>,
+    pub cause: Option<Box<str>>,
     /// The document; `None`: it is too large to be kept.
-    pub text: Option<Arc<str>>,
+    pub text: Option<SharedText>,
 }
 
 /// What is kept of a document.
@@ -108,7 +108,7 @@ fn unknown() -> bool {
 /// What is kept of all documents.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Histories {
-    pub(super) all: BTreeMap<Subject, Box<History>>,
+    pub(super) all: SortedMap<Subject, Box<History>>,
     /// Interrupted rollouts.
     pub(super) resumed: BTreeMap<Subject, Resumed>,
     /// The boot that it is.
@@ -126,8 +126,8 @@ pub(super) struct Read<'r> {
     pub(super) edition: &'r Arc<str>,
     pub(super) written: &'r Arc<str>,
     pub(super) hash: &'r Arc<str>,
-    cause: Option<String>,
-    text: Arc<str>,
+    cause: Option<Box<str>>,
+    text: SharedText,
     limit: usize,
     /// The good template is in force for a while.
     pub(super) resumed: bool,
@@ -181,7 +181,7 @@ impl Histories {
                 written: &workload.written,
                 hash: &workload.revision,
                 cause: cause(workload),
-                text: Arc::clone(&workload.manifest),
+                text: workload.manifest.clone(),
                 limit: workload.history,
                 resumed: workload.resumed,
                 paused: workload.paused,
@@ -224,7 +224,7 @@ impl Histories {
             return;
         }
         let is_new = !self.all.contains_key(&subject);
-        let history = self.all.entry(subject).or_default();
+        let history = self.all.get_or_default(subject);
         let unstarted = read.paused && (is_new || history.unstarted);
         if history.unstarted != unstarted {
             history.unstarted = unstarted;
@@ -262,7 +262,7 @@ impl Histories {
         {
             if last.text.as_ref() == Some(&read.text) {
                 // One copy in memory.
-                last.text = Some(Arc::clone(&read.text));
+                last.text = Some(read.text.clone());
             } else if last.text.is_some() {
                 // Also beside another template: the rest of it says how pods are replaced.
                 last.text = text(read);
@@ -441,8 +441,8 @@ impl History {
     }
 }
 
-fn text(read: &Read<'_>) -> Option<Arc<str>> {
-    (read.text.len() <= MAX_TEXT).then(|| Arc::clone(&read.text))
+fn text(read: &Read<'_>) -> Option<SharedText> {
+    (read.text.len() <= MAX_TEXT).then(|| read.text.clone())
 }
 
 fn of_pod<'r>(pod: &PodSpec, edition: &'r Arc<str>, hash: &'r Arc<str>) -> Read<'r> {
@@ -452,7 +452,7 @@ fn of_pod<'r>(pod: &PodSpec, edition: &'r Arc<str>, hash: &'r Arc<str>) -> Read<
         written: edition,
         hash,
         cause: cause.map(|cause| cause.chars().take(MAX_CAUSE).collect()),
-        text: pod.text(),
+        text: SharedText::of(&pod.text()),
         limit: OF_POD,
         resumed: false,
         paused: false,
@@ -460,8 +460,8 @@ fn of_pod<'r>(pod: &PodSpec, edition: &'r Arc<str>, hash: &'r Arc<str>) -> Read<
 }
 
 /// Why this content is there, as its author says.
-fn cause(workload: &Workload) -> Option<String> {
-    let object: serde_json::Value = serde_json::from_str(&workload.manifest).ok()?;
+fn cause(workload: &Workload) -> Option<Box<str>> {
+    let object: serde_json::Value = serde_json::from_str(&workload.manifest.text()).ok()?;
     let cause = object["metadata"]["annotations"][CHANGE_CAUSE].as_str()?;
     Some(cause.chars().take(MAX_CAUSE).collect())
 }

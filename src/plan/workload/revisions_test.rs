@@ -103,7 +103,7 @@ impl Machine {
                 _ => &own.edition,
             };
             if *of == instead.of {
-                let text = rollback::with_template(&own.manifest, &instead.text).unwrap();
+                let text = rollback::with_template(&own.manifest.text(), &instead.text).unwrap();
                 found = documents(text.as_bytes(), "kept", &context).unwrap();
                 found.workloads[0].written = own.written;
                 found.workloads[0].edition = own.edition;
@@ -116,7 +116,7 @@ impl Machine {
                 .collect(),
             workloads: (found.workloads.into_iter())
                 .map(|w| (w.key.clone(), Arc::new(w)))
-                .collect::<BTreeMap<_, _>>()
+                .collect::<SortedMap<_, _>>()
                 .into(),
             editions,
             complete: true,
@@ -446,7 +446,7 @@ fn the_texts_are_limited_together() {
         number,
         hash: number.to_string().into(),
         cause: None,
-        text: Some("x".repeat(60_000).into()),
+        text: Some(SharedText::of(&"x".repeat(60_000))),
     };
     let of = |name: usize| {
         let key = WorkloadKey {

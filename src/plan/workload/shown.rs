@@ -67,7 +67,7 @@ impl Shown {
     /// Returns the JSON, of this version.
     pub fn json(&self, version: u64) -> Value {
         let workload = &*self.workload;
-        let mut whole: Value = serde_json::from_str(&workload.manifest).unwrap_or_default();
+        let mut whole: Value = serde_json::from_str(&workload.manifest.text()).unwrap_or_default();
         typed(workload.key.kind, &mut whole);
         let metadata = &mut whole["metadata"];
         metadata["namespace"] = json!(workload.key.namespace);

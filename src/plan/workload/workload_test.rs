@@ -1,6 +1,6 @@
 //! Rollouts as tables, and over all small numbers.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::plan::event::{AskedBy, ConditionChange, Desired, Group};
@@ -9,7 +9,7 @@ use crate::plan::{
 };
 use crate::spec::convert::{ConvertContext, documents};
 use crate::spec::{Condition, ConditionStatus, PodUid, Workload, WorkloadKey};
-use crate::types::{Effective, Exit, Stamp, Time, Wall};
+use crate::types::{Effective, Exit, SortedMap, Stamp, Time, Wall};
 
 #[path = "class_test.rs"]
 mod class_test;
@@ -119,7 +119,7 @@ impl World {
                     ..w
                 })
                 .map(|w| (w.key.clone(), Arc::new(w)))
-                .collect::<BTreeMap<_, _>>()
+                .collect::<SortedMap<_, _>>()
                 .into(),
             complete,
             ..Desired::default()

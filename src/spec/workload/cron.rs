@@ -19,7 +19,7 @@ use crate::spec::error::{Path, Report};
 use crate::spec::pod::{PodSpec, PodUid};
 use crate::spec::value::Value;
 use crate::spec::{convert, default, parse, rollback, uid};
-use crate::types::Wall;
+use crate::types::{SharedText, Wall};
 
 /// Annotation of a Job with the time that it was scheduled for.
 const SCHEDULED: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
@@ -341,7 +341,7 @@ impl Draft {
             job: None,
             cron: Some(Box::new(cron)),
             retention: None,
-            manifest: self.manifest,
+            manifest: SharedText::of(&self.manifest),
             modified: Wall::default(),
         }
     }
@@ -361,7 +361,8 @@ impl CronJob {
     pub fn job(&self, owner_key: &WorkloadKey, at: i64) -> Option<(Workload, PodSpec)> {
         let key = job_key(owner_key, at);
         let edition = key.uid();
-        let mut manifest: serde_json::Value = serde_json::from_str(&self.template.manifest).ok()?;
+        let mut manifest: serde_json::Value =
+            serde_json::from_str(&self.template.manifest.text()).ok()?;
         let metadata = &mut manifest["metadata"];
         metadata["name"] = (*key.name).into();
         metadata["annotations"][SCHEDULED] = self.shown(at).into();
@@ -371,7 +372,7 @@ impl CronJob {
             pods: vec![first.key.clone()],
             revision: Arc::clone(&edition.0),
             formerly: None,
-            manifest: manifest.to_string().into(),
+            manifest: SharedText::of(&manifest.to_string()),
             key,
             ..self.template.clone()
         };

@@ -19,7 +19,7 @@ use crate::spec::pod::PodKey;
 use crate::spec::priority::Asked;
 use crate::spec::value::Value;
 use crate::spec::{assemble, names, parse, rollback, uid};
-use crate::types::{Gather, Wall};
+use crate::types::{Gather, SharedText, Wall};
 
 /// A document whose template is still to be decoded.
 #[derive(Debug)]
@@ -247,7 +247,7 @@ pub(in crate::spec) fn make(
                 .unwrap_or(0)
                 .min(MAX_HISTORY as usize),
             retention: retention(&spec),
-            manifest,
+            manifest: SharedText::of(&manifest),
             revision,
             formerly,
             modified: Wall::default(),

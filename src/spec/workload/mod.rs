@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use super::pod::{PodKey, PodSpec, PodUid};
 use super::uid;
-use crate::types::Wall;
+use crate::types::{SharedText, Wall};
 
 pub use cron::CronJob;
 pub use job::Job;
@@ -222,7 +222,7 @@ pub struct Workload {
     /// Which claims of its pods are removed; `None`: none.
     pub retention: Option<Box<Retention>>,
     /// The document as it is shown, without status: JSON.
-    pub manifest: Arc<str>,
+    pub manifest: SharedText,
     /// When its file was written last; the beginning of time if that is not known.
     pub modified: Wall,
 }
