@@ -69,6 +69,11 @@ impl<K: Ord, V> SortedMap<K, V> {
         }
     }
 
+    /// Gives spare room back.
+    pub fn shrink_to_fit(&mut self) {
+        self.0.shrink_to_fit();
+    }
+
     /// Takes a key and its value out.
     pub fn remove(&mut self, key: &K) -> Option<V> {
         let at = self.find(key).ok()?;

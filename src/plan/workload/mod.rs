@@ -269,6 +269,7 @@ impl NodeState {
             let history = history.filter(|_| !workload.resumed && progress.best == (0, 0, 0));
             progress.best = history.map_or(progress.best, |history| history.best);
         }
+        workloads.progress.shrink_to_fit();
         workloads.asked = Some(desired.clone());
         let before = match self.desired {
             Some(_) => Scales::of(self.workloads.staged.iter()),

@@ -84,7 +84,7 @@ impl Shown {
         }
         self.fill_in(&mut whole["spec"]);
         if let Some(status) = &self.status {
-            whole["status"] = status.json(workload, self.generation);
+            whole["status"] = status.json(workload, self.generation, self.note.as_deref());
         }
         whole
     }

@@ -35,14 +35,14 @@ pub struct Pods {
 }
 
 /// How a rollout goes.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 enum Rollout {
     Complete,
     Going,
     Paused,
     Failed,
-    /// It was taken back, for this reason.
-    Back(Box<str>),
+    /// It was taken back, for the reason that the document has as its note.
+    Back,
 }
 
 impl Status {
@@ -60,11 +60,11 @@ impl Status {
         Some(Self::Pods(Pods::of(state, workload, progress)))
     }
 
-    /// Returns the JSON. `generation` is the document's.
-    pub fn json(&self, workload: &Workload, generation: u64) -> Value {
+    /// Returns the JSON. `generation` is the document's; `note`: why something else is in force than its file says.
+    pub fn json(&self, workload: &Workload, generation: u64, note: Option<&str>) -> Value {
         match self {
             Self::Json(text) => serde_json::from_str(text).unwrap_or_default(),
-            Self::Pods(pods) => pods.json(workload, generation),
+            Self::Pods(pods) => pods.json(workload, generation, note.unwrap_or_default()),
         }
     }
 }
@@ -72,7 +72,7 @@ impl Status {
 impl Pods {
     fn of(state: &NodeState, workload: &Workload, progress: &Progress) -> Self {
         let rollout = match (rolled_back(state, workload), progress) {
-            (Some(why), _) => Rollout::Back(why.into()),
+            (Some(_), _) => Rollout::Back,
             (
                 None,
                 Progress {
@@ -104,7 +104,7 @@ impl Pods {
         }
     }
 
-    fn json(&self, workload: &Workload, generation: u64) -> Value {
+    fn json(&self, workload: &Workload, generation: u64, note: &str) -> Value {
         let (all, here) = (self.wanted, &self.here);
         let replicas = here.updated + here.surplus + here.old;
         let mut shown = match workload.key.kind {
@@ -114,7 +114,7 @@ impl Pods {
                 "readyReplicas": here.ready,
                 "availableReplicas": here.available,
                 "unavailableReplicas": replicas.saturating_sub(here.available),
-                "conditions": self.conditions(&workload.key),
+                "conditions": self.conditions(&workload.key, note),
             }),
             WorkloadKind::ReplicaSet | WorkloadKind::ReplicationController => json!({
                 "replicas": replicas,
@@ -142,16 +142,16 @@ impl Pods {
                 "numberMisscheduled": 0,
             }),
         };
-        let is_back = matches!(self.rollout, Rollout::Back(_));
+        let is_back = matches!(self.rollout, Rollout::Back);
         if workload.key.kind != WorkloadKind::Deployment && is_back {
-            let conditions = self.conditions(&workload.key);
+            let conditions = self.conditions(&workload.key, note);
             shown["conditions"] = json!([conditions[1]]);
         }
         shown["observedGeneration"] = json!(generation);
         shown
     }
 
-    fn conditions(&self, key: &WorkloadKey) -> Value {
+    fn conditions(&self, key: &WorkloadKey, note: &str) -> Value {
         let name = &key.name;
         let mut flag = self.progressing;
         let available = match self.available.yes {
@@ -164,11 +164,11 @@ impl Pods {
                 "Deployment does not have minimum availability.".to_owned(),
             ),
         };
-        let progressing = match &self.rollout {
+        let progressing = match self.rollout {
             // Clients of Kubernetes take this reason for a failure.
-            Rollout::Back(why) => {
+            Rollout::Back => {
                 flag.yes = false;
-                let message = format!("{} Rolled back: {why}.", timed_out(key));
+                let message = format!("{} Rolled back: {note}.", timed_out(key));
                 ("ProgressDeadlineExceeded", message)
             }
             Rollout::Complete => (

@@ -330,12 +330,10 @@ impl World {
     pub(super) fn status(&self) -> serde_json::Value {
         let desired = self.state.desired.as_ref().unwrap();
         let workload = desired.workloads.values().next().unwrap();
-        super::status::Status::of(&self.state, workload)
-            .unwrap()
-            .json(
-                workload,
-                super::status::generation(&self.state, &workload.key),
-            )
+        let status = super::status::Status::of(&self.state, workload).unwrap();
+        let generation = super::status::generation(&self.state, &workload.key);
+        let note = super::status::note(&self.state, workload).map(|(_, note)| note);
+        status.json(workload, generation, note)
     }
 }
 

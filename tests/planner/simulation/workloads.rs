@@ -266,7 +266,8 @@ impl Sim {
             let Some(Job { indexed: true, .. }) = workload.job.as_deref() else {
                 continue;
             };
-            let status = Status::of(&self.state, workload).map(|status| status.json(workload, 1));
+            let status =
+                Status::of(&self.state, workload).map(|status| status.json(workload, 1, None));
             let status = status.unwrap_or_default();
             let of = (key.clone(), workload.revision.clone());
             let known = self.documents.succeeded.entry(of).or_default();
@@ -311,7 +312,7 @@ impl Sim {
         let mut reached = (0, 0);
         for (key, (workload, pods)) in &self.documents.asked {
             let status = Status::of(&self.state, workload).expect("it is known");
-            let status = status.json(workload, 1);
+            let status = status.json(workload, 1, None);
             let own = self.state.pods.values();
             let own: Vec<&PodState> = own
                 .filter(|pod| pod.spec.workload.as_ref() == Some(key))
