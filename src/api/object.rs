@@ -1,6 +1,6 @@
-//! A Kubernetes object as stored for readers. Most are kept as the JSON that is sent, packed: this is small in memory, and
-//! lists and watches need no serializer. Of events and of documents that stand for pods, only what their JSON is made of
-//! is kept, and shared with what keeps it anyway.
+//! A Kubernetes object as stored for readers. Most are kept as the JSON that is sent, packed: this is small in memory,
+//! and lists and watches need no serializer. Of events and of documents that stand for pods, only what their JSON is made
+//! of is kept, and shared with what keeps it anyway.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;

@@ -1,5 +1,5 @@
-//! A map as one sorted list. It takes half the memory of a `BTreeMap` that was filled in order, whose nodes are half empty;
-//! an insertion between others moves what follows, so it is for maps that are mostly filled in order.
+//! A map as one sorted list. It takes half the memory of a `BTreeMap` that was filled in order, whose nodes are half
+//! empty; an insertion between others moves what follows, so it is for maps that are mostly filled in order.
 
 use crate::types::Gather;
 
