@@ -141,6 +141,5 @@ fn a_deployment_takes_less_than_two_kilobytes_beyond_its_pod() {
     kept(&pods);
     kept(&deployments);
     let (pods, deployments) = (kept(&pods) / NUMBER, kept(&deployments) / NUMBER);
-    println!("a pod: {pods} bytes, a Deployment: {deployments}");
     assert!(deployments - pods < 2_000, "{pods}, {deployments}");
 }

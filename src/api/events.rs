@@ -13,7 +13,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use k8s_openapi::jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::object::{Body, EventBody, Key, Object};
+use super::object::{Body, EventBody, Key, Mark, Object};
 use crate::spec::{Severity, WorkloadKind};
 use crate::types::{Gather, PackedText, Stamp};
 
@@ -242,6 +242,10 @@ impl EventRing {
             })),
             version: seen.versions.0,
             since: seen.versions.1,
+            mark: Mark {
+                hash: None,
+                since: seen.versions.0,
+            },
         })
     }
 

@@ -5,6 +5,7 @@
 use std::borrow::Borrow;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use hyper::body::Bytes;
@@ -40,6 +41,17 @@ pub(crate) struct Object {
     pub(crate) body: Body,
     pub(crate) version: u64,
     /// Version of its creation.
+    pub(crate) since: u64,
+    pub(crate) mark: Mark,
+}
+
+/// Since when what selectors of the kind look at is what it is, so that a watch knows whether an object that does not match
+/// did so before.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Mark {
+    /// A hash of it; `None`: not known.
+    pub(crate) hash: Option<NonZeroU32>,
+    /// The version.
     pub(crate) since: u64,
 }
 
@@ -95,6 +107,7 @@ impl Object {
             body: Body::json(""),
             version: 0,
             since: 0,
+            mark: Mark::default(),
         }
     }
 
@@ -153,6 +166,7 @@ struct Row {
     body: PackedBody,
     version: u64,
     since: u64,
+    mark: Mark,
 }
 
 /// A packed [`Body`].
@@ -263,6 +277,9 @@ impl Collection {
         }
         object.version = version;
         object.since = same_one.map_or(version, |old| old.since);
+        let same_mark = same_one.map(|old| old.mark);
+        let same_mark = same_mark.filter(|old| old.hash.is_some() && old.hash == object.mark.hash);
+        object.mark.since = same_mark.map_or(version, |old| old.since);
         object.body = render(version);
         if let (Some(old), true) = (before.as_ref(), same_one.is_none()) {
             self.bury(old, version - 1);
@@ -317,6 +334,7 @@ impl Collection {
             },
             version: object.version,
             since: object.since,
+            mark: object.mark,
         };
         let objects: Vec<Row> = objects.iter().map(|stored| row(&stored.0)).collect();
         let removed: Vec<Row> = removed.iter().map(row).collect();
@@ -350,6 +368,7 @@ impl Collection {
                 body,
                 version: row.version,
                 since: row.since,
+                mark: row.mark,
             })
         };
         let (objects, removed): (Vec<Row>, Vec<Row>) =

@@ -4,7 +4,9 @@
 use std::borrow::Cow;
 use std::cell::LazyCell;
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
+use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
 
 use super::error::ApiError;
@@ -83,6 +85,15 @@ impl Requirement {
             Self::NotIn(key, values) => !labels.get(key).is_some_and(|v| values.contains(v)),
         }
     }
+}
+
+/// A hash of what selectors look at in a pod and what may change: its labels and fields of its status ([`known_fields`]).
+pub(crate) fn mark(pod: &Pod) -> u32 {
+    let status = pod.status.as_ref();
+    let fields = status.map(|status| (&status.phase, &status.pod_ip, &status.nominated_node_name));
+    let mut hash = DefaultHasher::new();
+    (&pod.metadata.labels, fields).hash(&mut hash);
+    u32::try_from(hash.finish() >> 32).unwrap_or_default()
 }
 
 /// A part of the key, if the path is that of one.

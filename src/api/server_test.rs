@@ -271,6 +271,29 @@ fn an_object_that_no_longer_matches_is_gone_for_the_watcher() {
 }
 
 #[test]
+fn a_watch_from_a_list_has_no_deletions_of_what_was_not_in_it() {
+    let server = Server::start("unselected");
+    server.store.upsert_pod(pod("web", "Running"));
+    server.store.upsert_pod(pod("late", "Running"));
+    let list = server.get("/api/v1/pods?labelSelector=app%3Dother");
+    let version = list["metadata"]["resourceVersion"].as_str().unwrap();
+    // Both change while nobody watches, one of them so that it may have been in the list.
+    let mut changed = pod("web", "Running");
+    changed.metadata.annotations = Some([("a".to_owned(), "b".to_owned())].into());
+    server.store.upsert_pod(changed);
+    let mut labelled = pod("late", "Running");
+    labelled.metadata.labels = Some([("app".to_owned(), "new".to_owned())].into());
+    server.store.upsert_pod(labelled);
+    let path = format!("/api/v1/pods?watch=1&labelSelector=app%3Dother&resourceVersion={version}");
+    let mut lines = server.client.send("GET", &path, None).unwrap().body.lines();
+    assert_eq!(next(&mut lines), pair("DELETED", "late"));
+    let mut selected = pod("web", "Running");
+    selected.metadata.labels = Some([("app".to_owned(), "other".to_owned())].into());
+    server.store.upsert_pod(selected);
+    assert_eq!(next(&mut lines), pair("ADDED", "web"));
+}
+
+#[test]
 fn too_old_a_version_is_gone() {
     let server = Server::start("gone");
     let path = "/api/v1/pods?watch=true&resourceVersion=7";

@@ -2,6 +2,7 @@
 //! held for look-ups only; watchers are woken through channels of capacity one, so a slow client costs nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use k8s_openapi::Metadata;
@@ -15,6 +16,7 @@ use smol::channel::{Receiver, Sender, bounded};
 use super::events::{EventRecord, EventRing};
 use super::files::FileStatus;
 use super::object::{Body, Change, Collection, Key, Object, key_of};
+use super::selector;
 use crate::plan::workload::Shown;
 use crate::spec::configuration::{Object as Document, ObjectKind};
 use crate::spec::{WorkloadKey, WorkloadKind, read_object, uid};
@@ -160,7 +162,8 @@ impl Store {
 
     /// Shows a pod with its status. Does nothing if it is unchanged.
     pub fn upsert_pod(&self, pod: Pod) {
-        let object = Object::new(&pod.metadata);
+        let mut object = Object::new(&pod.metadata);
+        object.mark.hash = NonZeroU32::new(selector::mark(&pod));
         self.upsert(Kind::Pods, object, |version| {
             let mut pod = pod.clone();
             pod.metadata.resource_version = Some(version.to_string());

@@ -187,8 +187,9 @@ impl Watch {
                 }
             }
             Change::Modified(_) => {
-                let unsure =
-                    matches!(self.from, From::Version(_)) && self.selector.may_have_matched(object);
+                // What a selector looks at may have been other at the version that the client knows.
+                let changed = matches!(self.from, From::Version(from) if object.mark.since > from);
+                let unsure = changed && self.selector.may_have_matched(object);
                 if self.known.remove(&object.key) || unsure {
                     self.line(out, "DELETED", object);
                 }

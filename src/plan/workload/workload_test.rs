@@ -311,7 +311,7 @@ impl World {
     }
 
     /// The pods that an agent restart leaves: held ones have no folder.
-    pub(super) fn let_in(&self) -> BTreeMap<PodUid, crate::plan::PodState> {
+    pub(super) fn let_in(&self) -> std::collections::BTreeMap<PodUid, crate::plan::PodState> {
         let mut pods = self.state.pods.clone();
         pods.retain(|_, pod| pod.hold().is_none());
         pods
@@ -333,7 +333,7 @@ impl World {
         let status = super::status::Status::of(&self.state, workload).unwrap();
         let generation = super::status::generation(&self.state, &workload.key);
         let note = super::status::note(&self.state, workload).map(|(_, note)| note);
-        status.json(workload, generation, note)
+        status.json(workload, generation, note.as_deref())
     }
 }
 
