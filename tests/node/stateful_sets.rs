@@ -292,3 +292,30 @@ fn a_probe_that_fails_takes_one_pod_out_of_service() {
     assert_eq!(probed().len(), 3);
     assert_eq!(first(&agent), before);
 }
+
+#[test]
+fn the_status_of_a_stateful_set_has_its_pods_until_they_are_gone() {
+    let agent = agent();
+    let text = |replicas: u64| {
+        let spec = format!("  replicas: {replicas}\n");
+        let script = "trap 'sleep 1; exit 0' TERM; sleep 1000 & wait";
+        document("StatefulSet", "slow", script, &spec, "")
+    };
+    let wait = |wanted: [u64; 3]| {
+        wait_status(&agent, "statefulsets", "slow", |status| {
+            ["replicas", "readyReplicas", "updatedReplicas"].map(|field| status[field].as_u64())
+                == wanted.map(Some)
+        })
+    };
+    agent.write("slow.yaml", &text(1));
+    let set = wait([1, 1, 1]);
+    let revision = set["status"]["updateRevision"].as_str().expect("one");
+    let label = format!("controller-revision-hash={revision}");
+    let of_revision = || agent.ok(&["get", "pods", "-l", &label, "-o", "name"]);
+    assert_eq!(of_revision(), "pod/slow-0\n");
+    agent.write("slow.yaml", &text(0));
+    // It terminates, and its container is still ready.
+    wait([1, 1, 0]);
+    wait([0, 0, 0]);
+    assert_eq!(of_revision(), "");
+}

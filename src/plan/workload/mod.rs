@@ -133,12 +133,13 @@ impl Workloads {
     }
 }
 
-/// What of a pod decides about steps.
-type Standing = (bool, bool, bool, bool, u32);
+/// What of a pod decides about steps, or shows in the status of its document.
+type Standing = (bool, bool, bool, bool, bool, u32);
 
 fn standing(pod: &PodState) -> Standing {
     (
         is_ready(pod),
+        ready_on_its_way_out(pod).is_some(),
         pod.stopping().is_some(),
         pod.hold().is_some(),
         pod.finished(),
@@ -159,6 +160,13 @@ fn of_job(pod: &PodSpec) -> Option<&WorkloadKey> {
 fn ready_since(pod: &PodState) -> Option<Time> {
     let since = pod.flags.ready_at.filter(|_| is_ready(pod))?;
     Some(probe::proved_at(pod).map_or(since, |proved| since.max(proved)))
+}
+
+/// Since when a terminating pod of a StatefulSet is ready: the status of its document counts it.
+fn ready_on_its_way_out(pod: &PodState) -> Option<Time> {
+    let of_set = |key: &WorkloadKey| key.kind == WorkloadKind::StatefulSet;
+    let counts = pod.stopping().is_some() && pod.spec.workload.as_ref().is_some_and(of_set);
+    pod.flags.ready_at.filter(|_| counts)
 }
 
 /// A terminating pod is not ready, although its containers still run; nor is one that still runs another image, or whose

@@ -10,6 +10,9 @@ use crate::plan::stop::Target;
 use crate::plan::{Event, NodeFact, PodFact};
 use crate::spec::{PodUid, WorkloadKind};
 
+#[path = "partition_test.rs"]
+mod partition_test;
+
 /// A Deployment of three pods that is rolled out, of which `ready` new pods become ready.
 fn rolling(ready: usize) -> Machine {
     let mut node = Machine::new(&document("Deployment", 'a', 3, ""));

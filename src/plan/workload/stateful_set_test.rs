@@ -4,6 +4,7 @@ use super::*;
 use crate::plan::PodState;
 use crate::plan::event::ProbeOutcome;
 use crate::spec::ProbeKind;
+use crate::spec::workload::REVISION_HASH;
 
 #[test]
 fn a_stateful_set_starts_and_stops_in_order() {
@@ -190,4 +191,91 @@ fn a_probe_reaches_one_pod_after_the_other() {
         world.pass(60_000);
         assert_eq!(probed(&world, field), ["web-1", "web-2"], "{field}");
     }
+}
+
+/// What the status says of `replicas`, `readyReplicas`, `availableReplicas`, `currentReplicas` and `updatedReplicas`.
+fn counts(world: &World) -> [u64; 5] {
+    let status = world.status();
+    let of = |field: &str| status[field].as_u64().expect("a number");
+    ["replicas", "ready", "available", "current", "updated"].map(|name| match name {
+        "replicas" => of(name),
+        _ => of(&format!("{name}Replicas")),
+    })
+}
+
+#[test]
+fn the_status_of_a_stateful_set_counts_pods_on_their_way_out() {
+    let of = |replicas| {
+        let more = "  podManagementPolicy: Parallel\n";
+        document("StatefulSet", 'a', replicas, more)
+    };
+    let mut world = World::new();
+    world.read(&of(2));
+    world.set_ready('a', true);
+    assert_eq!(counts(&world), [2, 2, 2, 2, 2]);
+    let uid = world.uids('a').remove(1);
+    let fact = PodFact::DeleteRequested { grace_ms: None };
+    world.apply(&Event::Pod { uid, fact });
+    world.apply(&Event::Node(NodeFact::WorkloadTurn));
+    // Its containers still run.
+    assert_eq!(counts(&world), [2, 2, 2, 1, 1]);
+    world.work();
+    assert_eq!(world.shown(), "a a-");
+    assert_eq!(counts(&world), [2, 1, 1, 1, 1]);
+    world.gone();
+    assert_eq!(counts(&world), [2, 1, 1, 2, 2]);
+    world.set_ready('a', true);
+    world.read(&of(0));
+    assert_eq!(world.shown(), "a- a-");
+    assert_eq!(counts(&world), [2, 0, 0, 0, 0]);
+    world.gone();
+    assert_eq!(counts(&world), [0; 5]);
+}
+
+/// The values of the pods' label of their revision.
+fn labels(world: &World) -> BTreeSet<String> {
+    let pods = world.state.pods.values();
+    let label = |pod: &PodState| pod.spec.manifest.label(REVISION_HASH).map(str::to_owned);
+    pods.filter_map(label).collect()
+}
+
+#[test]
+fn the_label_of_a_stateful_sets_pods_is_the_revision_in_its_status() {
+    let text = document("StatefulSet", 'a', 1, "");
+    // A name that leaves no room for more in a label.
+    for name in ["web".to_owned(), "w".repeat(52), "w".repeat(53)] {
+        let mut world = World::new();
+        world.read(&text.replace("{name: web}", &format!("{{name: {name}}}")));
+        let status = world.status();
+        let revision = status["updateRevision"].as_str().unwrap();
+        assert_eq!(labels(&world), [revision.to_owned()].into());
+        assert_eq!(status["currentRevision"], revision);
+        assert_eq!(status["updatedReplicas"], 1);
+        assert_eq!(revision.starts_with(&format!("{name}-")), name.len() < 53);
+    }
+}
+
+#[test]
+fn pods_with_the_label_of_former_versions_go_on_running() {
+    let text = document("StatefulSet", 'a', 2, "  podManagementPolicy: Parallel\n");
+    let mut world = World::new();
+    world.read(&text);
+    world.set_ready('a', true);
+    let (uids, now) = (world.uids('a'), labels(&world));
+    for pod in world.state.pods.values_mut() {
+        let hash = pod.spec.revision().unwrap().to_owned();
+        let spec = Arc::make_mut(&mut pod.spec);
+        Arc::make_mut(&mut spec.manifest).change_metadata(|metadata| {
+            let labels = metadata.labels.get_or_insert_default();
+            labels.insert(REVISION_HASH.to_owned(), hash);
+        });
+    }
+    assert!(labels(&world).iter().all(|label| !now.contains(label)));
+    // The next version finds them.
+    let kept = world.state.workloads.rollouts();
+    world.restart(kept);
+    world.read(&text);
+    assert_eq!(world.shown(), "a a");
+    assert_eq!((world.uids('a'), labels(&world)), (uids, now));
+    assert_eq!(counts(&world), [2, 2, 2, 2, 2]);
 }

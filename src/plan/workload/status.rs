@@ -123,13 +123,14 @@ impl Pods {
                 "availableReplicas": here.available,
             }),
             WorkloadKind::StatefulSet => json!({
-                "replicas": replicas,
-                "readyReplicas": here.ready,
-                "availableReplicas": here.available,
+                // Unlike other controllers, that of StatefulSets counts terminating pods (`computeReplicaStatus`).
+                "replicas": replicas + here.going,
+                "readyReplicas": here.ready + here.going_ready,
+                "availableReplicas": here.available + here.going_available,
                 "currentReplicas": if here.old > 0 { here.old } else { here.updated },
                 "updatedReplicas": here.updated,
-                "currentRevision": revision(workload, self.former.as_deref().unwrap_or(&workload.revision)),
-                "updateRevision": revision(workload, &workload.revision),
+                "currentRevision": workload.key.revision_name(self.former.as_deref().unwrap_or(&workload.revision)),
+                "updateRevision": workload.key.revision_name(&workload.revision),
             }),
             WorkloadKind::Job | WorkloadKind::CronJob => json!({}),
             WorkloadKind::DaemonSet => json!({
@@ -213,16 +214,20 @@ pub(super) fn since(state: &NodeState, key: &WorkloadKey) -> Option<Wall> {
     workloads.crons.since(key).or_else(of_job)
 }
 
-/// The hash of the template before the one in force.
+/// The hash of the template that pods have which the one in force has not reached. As in Kubernetes, it is the last one
+/// whose pods were all ready, also if others came since then.
 fn former<'s>(state: &'s NodeState, workload: &Workload) -> Option<&'s str> {
     let history = state.workloads.histories.of_workload(&workload.key)?;
-    let mut hashes = history.revisions.iter().rev().map(|before| &*before.hash);
-    hashes.find(|hash| *hash != &*workload.revision)
-}
-
-/// The name of a revision, as the StatefulSet controller has it.
-fn revision(workload: &Workload, hash: &str) -> String {
-    format!("{}-{hash}", workload.key.name)
+    let differs = |hash: &&str| *hash != &*workload.revision;
+    let mut hashes = (history.revisions.iter())
+        .map(|before| &*before.hash)
+        .filter(differs);
+    match history.good.as_deref() {
+        Some(good) if differs(&good) => Some(good),
+        // It is in force until its pods are back (`resume.rs`), and the others have the file's.
+        Some(_) => hashes.next_back(),
+        None => hashes.next(),
+    }
 }
 
 /// Why something else is in force of a document than its file says, for people.

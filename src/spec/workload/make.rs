@@ -220,7 +220,7 @@ pub(in crate::spec) fn make(
         None => uid::short(&template).into(),
     };
     let labels = pod.metadata.labels.get_or_insert_default();
-    labels.insert(kind.hash_label().to_owned(), revision.to_string());
+    labels.insert(kind.hash_label().to_owned(), key.revision_name(&revision));
     pod.metadata.namespace = Some(key.namespace.to_string());
     pod.metadata.owner_references = Some(vec![owner(&key)]);
     let mut made = Made {

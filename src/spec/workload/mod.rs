@@ -20,7 +20,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Serialize};
 
 use super::pod::{PodKey, PodSpec, PodUid};
-use super::uid;
+use super::{names, uid};
 use crate::types::{SharedText, Wall};
 
 pub use cron::CronJob;
@@ -129,6 +129,24 @@ pub struct WorkloadKey {
 }
 
 impl WorkloadKey {
+    /// The name of the revision with this hash, which is the value of its pods' [`WorkloadKind::hash_label`]. As in
+    /// Kubernetes, that of a StatefulSet begins with the set's name. Where that is too long for a label, it is the hash.
+    pub fn revision_name(&self, hash: &str) -> String {
+        let full = format!("{}-{hash}", self.name);
+        match self.kind {
+            WorkloadKind::StatefulSet if names::label_value(&full).is_none() => full,
+            _ => hash.to_owned(),
+        }
+    }
+
+    /// The hash in such a name. Pods of former versions have the hash alone, also those of a StatefulSet.
+    fn hash_in<'n>(&self, revision: &'n str) -> &'n str {
+        let full = (self.kind == WorkloadKind::StatefulSet).then_some(revision);
+        let rest = full.and_then(|full| full.strip_prefix(&*self.name));
+        let hash = rest.and_then(|rest| rest.strip_prefix('-'));
+        hash.unwrap_or(revision)
+    }
+
     /// Its UID: a hash of kind, namespace and name, so that pods find their document again after every restart.
     pub fn uid(&self) -> PodUid {
         uid::of_name(self.kind.as_str(), &self.namespace, &self.name)
@@ -254,7 +272,8 @@ pub struct Owner {
 impl PodSpec {
     /// The hash of the template that it was made from, if it belongs to a document.
     pub fn revision(&self) -> Option<&str> {
-        let label = self.workload.as_ref()?.kind.hash_label();
-        self.manifest.label(label)
+        let key = self.workload.as_ref()?;
+        let revision = self.manifest.label(key.kind.hash_label())?;
+        Some(key.hash_in(revision))
     }
 }

@@ -8,9 +8,12 @@
 //! ```
 
 mod back;
+mod figures;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+
+pub(super) use self::figures::Figures;
 
 use super::resume::Halfway;
 use super::{Progress, ready_since, trial};
@@ -509,65 +512,6 @@ impl<'s> Stage<'s> {
         pods.filter_map(|new| trial::unready(state, new.wanted))
             .collect()
     }
-
-    /// Notes how many pods there are and should be, and whether enough of them are available.
-    pub(super) fn count(&self, progress: &mut Progress, now: Stamp) {
-        progress.figures = self.figures();
-        progress.replicas_here = match self.elsewhere {
-            true => 0,
-            false => self.new.len(),
-        };
-        let unavailable = match self.workload.update {
-            Update::Rolling { unavailable, .. } => unavailable as usize,
-            Update::Recreate | Update::InPlace { .. } | Update::OnDelete => 0,
-        };
-        let enough = progress.replicas_here.saturating_sub(unavailable);
-        let available = progress.figures.available as usize;
-        progress.available.set(available >= enough, now.wall);
-    }
-
-    fn figures(&self) -> Figures {
-        let live_new = self.new.iter().filter_map(|new| new.here.as_ref());
-        let live_new = live_new.filter(|here| here.pod.stopping().is_none());
-        let mut figures = Figures::default();
-        for here in live_new {
-            figures.available += u32::from(self.is_available(here.ready));
-            figures.ready += u32::from(here.ready.is_some());
-            match here.outdated {
-                true => figures.old += 1,
-                false => {
-                    figures.updated += 1;
-                    figures.updated_steady += u32::from(self.is_steady(here.ready));
-                }
-            }
-        }
-        for old in self.staying_surplus() {
-            figures.surplus += 1;
-            figures.available += u32::from(self.is_available(old.ready));
-            figures.ready += u32::from(old.ready.is_some());
-        }
-        for old in self.live() {
-            figures.old += 1;
-            figures.available += u32::from(self.is_available(old.ready));
-            figures.ready += u32::from(old.ready.is_some());
-        }
-        figures
-    }
-}
-
-/// How many pods there are.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Figures {
-    /// Of the current template.
-    pub(super) updated: u32,
-    pub(super) updated_steady: u32,
-    /// Of earlier ones.
-    pub(super) old: u32,
-    /// Of the current template, and too many.
-    pub(super) surplus: u32,
-    /// Of all templates.
-    pub(super) ready: u32,
-    pub(super) available: u32,
 }
 
 /// Whether a new pod is held for nothing but what pods of an earlier template have.
