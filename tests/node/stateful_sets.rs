@@ -203,11 +203,14 @@ fn volumes_of_pods_that_come_later_outlive_a_power_cut() {
 fn pods_below_the_partition_keep_their_template_over_power_cuts() {
     let agent = agent();
     let volumes = "        volumeMounts: [{name: d, mountPath: /d}]\n      volumes: [{name: d, emptyDir: {}}]\n";
-    let text = |version: &str| {
-        let spec = "  replicas: 3\n  updateStrategy: {rollingUpdate: {partition: 1}}\n";
+    let text_of = |version: &str, replicas: u64| {
+        let spec = format!(
+            "  replicas: {replicas}\n  updateStrategy: {{rollingUpdate: {{partition: 1}}}}\n"
+        );
         let script = format!("echo {version} >> /d/n; {SLEEP}");
-        document("StatefulSet", "web", &script, spec, volumes)
+        document("StatefulSet", "web", &script, &spec, volumes)
     };
+    let text = |version: &str| text_of(version, 3);
     let wait = |updated: u64| {
         wait_status(&agent, "statefulsets", "web", |status| {
             status["availableReplicas"] == 3
@@ -233,6 +236,17 @@ fn pods_below_the_partition_keep_their_template_over_power_cuts() {
     agent.ok(&["delete", "pod", "web-0"]);
     wait(2);
     assert_eq!(written("web-0"), "old\n");
+    // A time without pods ends no rollout.
+    agent.write("web.yaml", &text_of("new", 0));
+    wait_status(&agent, "statefulsets", "web", |status| {
+        status["replicas"] == 0
+    });
+    agent.write("web.yaml", &text("new"));
+    wait(2);
+    assert_eq!(
+        ["web-0", "web-1", "web-2"].map(written),
+        ["old\n", "new\n", "new\n"]
+    );
 }
 
 #[test]

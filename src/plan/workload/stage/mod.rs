@@ -418,6 +418,16 @@ impl<'s> Stage<'s> {
         all.map(|new| ordinal(new.wanted)).gather()
     }
 
+    /// Whether a StatefulSet with a partition has no pods for now. That ends no rollout: the first ones are to come back
+    /// with the former template.
+    fn is_between(&self) -> bool {
+        let partition = match self.workload.update {
+            Update::InPlace { partition, .. } => partition,
+            Update::Rolling { .. } | Update::Recreate | Update::OnDelete => 0,
+        };
+        partition > 0 && self.new.is_empty()
+    }
+
     fn stands_still(&self, progress: &Progress) -> bool {
         progress.failed || self.workload.paused
     }
@@ -459,7 +469,8 @@ impl<'s> Stage<'s> {
         progress.let_in = progress.let_in.max(updated);
         let all = progress.replicas_here;
         // What breaks later is no matter of the rollout.
-        progress.complete |= updated == all && steady == all && old == 0;
+        let whole = updated == all && steady == all && old == 0;
+        progress.complete |= whole && !self.is_between();
         let waits = progress.complete || self.workload.paused || self.stopped || self.kept_away;
         let deadline = deadline_ms.filter(|_| !waits);
         let (fails_at, record_at) = match deadline {
