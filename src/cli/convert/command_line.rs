@@ -101,7 +101,7 @@ pub(super) fn check(name: &str, service: &Value) -> Result<(), String> {
         match &**key {
             "command" | "entrypoint" => of(key, Some(value))?,
             "post_start" | "pre_stop" => {
-                let mut hooks = items(Some(value)).into_iter();
+                let mut hooks = items(Some(value)).iter();
                 hooks.try_for_each(|hook| of(key, hook.get("command")))?;
             }
             _ => {}

@@ -242,7 +242,7 @@ fn no_text(between: &str, item: &Value) -> String {
         _ => None,
     };
     match pair {
-        Some((name, value)) if value.is_empty() => {
+        Some((name, "")) => {
             format!("`{name}:` is a mapping: write `{name}`")
         }
         Some((name, value)) if between == ": " => {
