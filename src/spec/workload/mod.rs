@@ -130,7 +130,8 @@ pub struct WorkloadKey {
 
 impl WorkloadKey {
     /// The name of the revision with this hash, which is the value of its pods' [`WorkloadKind::hash_label`]. As in
-    /// Kubernetes, that of a StatefulSet begins with the set's name. Where that is too long for a label, it is the hash.
+    /// Kubernetes, that of a StatefulSet begins with the set's name. Where that is too long for a label, it is the
+    /// hash.
     pub fn revision_name(&self, hash: &str) -> String {
         let full = format!("{}-{hash}", self.name);
         match self.kind {
