@@ -46,13 +46,8 @@ fn a_job_ends_by_its_deadline_and_by_its_rules_and_the_status_names_it() {
         (reason(&done), &done["status"]["completedIndexes"]),
         ("SuccessPolicy", &"1".into())
     );
-    agent.ok(&[
-        "wait",
-        "pod/enough-0-0",
-        "pod/enough-2-0",
-        "--for=delete",
-        "--timeout=60s",
-    ]);
+    let left = agent.ok(&["get", "pods", "-l", "app=enough", "-o", "name"]);
+    assert_eq!(left, "pod/enough-1-0\n");
     assert_eq!(
         agent.ok(&["get", "job/enough", "-o", "jsonpath={.status.failed}"]),
         "0"
@@ -85,6 +80,44 @@ fn a_job_ends_by_its_deadline_and_by_its_rules_and_the_status_names_it() {
         assert!(page.contains(part), "{part}: {page}");
     }
     assert!(!page.contains("job again"), "{page}");
+}
+
+#[test]
+fn a_job_has_failed_once_its_pods_are_gone() {
+    let agent = agent();
+    let text = |spec: &str| {
+        let script = "trap 'until test -e /out/go; do sleep 0.1; done; exit 0' TERM; touch /out/up; while :; do sleep 0.1; done";
+        let text = job("slow", spec, script).replace("PeriodSeconds: 1\n", "PeriodSeconds: 600\n");
+        format!(
+            "{text}        readinessProbe: {{periodSeconds: 1, exec: {{command: [test, -e, /out/up]}}}}\n        volumeMounts: [{{name: out, mountPath: /out}}]\n      volumes: [{{name: out, hostPath: {{path: {}}}}}]\n",
+            agent.root.display()
+        )
+    };
+    agent.write("slow.yaml", &text(""));
+    agent.ok(&["wait", "pod/slow-0-0", "--for=create", "--timeout=60s"]);
+    let ready = "--for=condition=Ready";
+    agent.ok(&["wait", "pod/slow-0-0", ready, "--timeout=60s"]);
+    agent.write("slow.yaml", &text("  activeDeadlineSeconds: 1\n"));
+    let table = "/apis/batch/v1/namespaces/default/jobs?watch=true";
+    let mut jobs = agent.watch(table).map(|event| event["object"].clone());
+    let fails = jobs.find(|job| !job["status"]["conditions"][0].is_null());
+    let fails = fails.expect("it is about to fail");
+    let conditions = &fails["status"]["conditions"];
+    assert_eq!(conditions[0]["type"], "FailureTarget");
+    assert!(conditions[1].is_null(), "{fails}");
+    let page = agent.ok(&["get", "job", "slow"]);
+    assert!(page.contains("FailureTarget"), "{page}");
+    // Another agent waits for it, too.
+    agent.kill();
+    agent.launch();
+    agent.ok(&["wait", "job/slow", "--for=create", "--timeout=60s"]);
+    let page = agent.ok(&["get", "job", "slow"]);
+    assert!(page.contains("FailureTarget"), "{page}");
+    fs::write(agent.root.join("go"), "").expect("a file");
+    let failed = "--for=condition=failed";
+    agent.ok(&["wait", "job/slow", failed, "--timeout=60s"]);
+    let left = agent.ok(&["get", "pods", "-o", "name", "-l", "app=slow"]);
+    assert_eq!(left, "");
 }
 
 #[test]

@@ -351,6 +351,45 @@ fn a_run_at_work_has_others_wait_or_goes_for_them() {
 }
 
 #[test]
+fn pods_that_still_stop_have_the_next_run_wait() {
+    for policy in ["Forbid", "Replace"] {
+        let text = document("* * * * *", &format!("  concurrencyPolicy: {policy}\n"));
+        let limit = "    spec:\n      activeDeadlineSeconds: 40\n      template";
+        let text = text.replace("    spec:\n      template", limit);
+        let mut world = World::at(10);
+        world.read(&text);
+        world.later(60);
+        world.later(40);
+        assert_eq!((world.running().len(), world.names().len()), (0, 1));
+        world.later(20);
+        if policy == "Replace" {
+            assert_eq!(
+                world.minutes(),
+                [2],
+                "as upstream, it does not wait for pods"
+            );
+            continue;
+        }
+        assert_eq!((world.minutes(), world.names().len()), (vec![1], 1));
+        let said = world.said();
+        let has = |said: &[String], what: &str| said.iter().any(|said| said.starts_with(what));
+        assert!(has(&said, "JobAlreadyActive"), "{said:?}");
+        assert!(!has(&said, "SawCompletedJob"), "{said:?}");
+        assert_eq!(world.cron_status()["active"].as_array().unwrap().len(), 1);
+        // A reboot takes its pods along.
+        let mut next = world.reboot();
+        next.read(&text);
+        next.keep();
+        assert_eq!((next.minutes(), next.running().len()), (vec![1, 2], 1));
+        world.gone();
+        world.keep();
+        assert_eq!((world.minutes(), world.running().len()), (vec![1, 2], 1));
+        let said = world.said();
+        assert!(has(&said, "SawCompletedJob"), "{said:?}");
+    }
+}
+
+#[test]
 fn old_jobs_go_with_their_pods() {
     let mut world = World::at(30);
     let text = document(

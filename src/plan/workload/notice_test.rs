@@ -138,12 +138,11 @@ fn a_job_says_how_it_went() {
     );
     assert_eq!(world.status()["conditions"][0]["status"], "False");
     world.pass(5_000);
+    assert_eq!(said(&mut world), ["SuccessfulDelete: Deleted pod: j-0-0"]);
+    world.gone();
     assert_eq!(
         said(&mut world),
-        [
-            "DeadlineExceeded: Job was active longer than specified deadline",
-            "SuccessfulDelete: Deleted pod: j-0-0",
-        ]
+        ["DeadlineExceeded: Job was active longer than specified deadline"]
     );
     assert_eq!(world.status()["conditions"][2]["type"], "Failed");
 }

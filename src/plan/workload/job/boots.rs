@@ -39,9 +39,11 @@ impl JobRecord {
         for at in self.index_failed_at.values_mut() {
             *at = now.time;
         }
-        let ended = self.ended.as_mut().map(|ended| &mut ended.at);
-        for stamp in self.started.as_mut().into_iter().chain(ended) {
-            stamp.time = now.time;
+        if let Some(started) = &mut self.started {
+            started.time = now.time;
+        }
+        if let Some(end) = &mut self.ended {
+            end.rebooted(now);
         }
         self.former_ms = self.active_ms;
         for begun in self.begun.values_mut() {

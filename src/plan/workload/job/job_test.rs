@@ -141,8 +141,8 @@ fn restarts_in_place_count_against_the_limit() {
     assert_eq!(world.running(), ["j-0-0"], "the first restart is immediate");
     world.end("j-0-0", 1);
     world.pass(10_000);
-    assert_eq!(world.outcome(), "Failed BackoffLimitExceeded");
     world.gone();
+    assert_eq!(world.outcome(), "Failed BackoffLimitExceeded");
     assert_eq!(world.names(), [""; 0]);
 }
 
@@ -153,15 +153,19 @@ fn it_ends_after_its_deadline_and_its_pods_go_after_their_time() {
     world.read(&document("Never", spec));
     world.end("j-0-0", 0);
     world.pass(60_000);
-    assert_eq!(world.outcome(), "Failed DeadlineExceeded");
+    assert_eq!(world.outcome(), "FailureTarget DeadlineExceeded");
     assert_eq!(world.status()["failed"], 1, "the pod that is removed");
+    world.pass(40_000);
+    world.gone();
+    assert_eq!(world.outcome(), "Failed DeadlineExceeded");
+    world.pass(29_999);
     world.gone();
     assert_eq!(
         world.names(),
         ["j-0-0"],
         "what succeeded stays for its logs"
     );
-    world.pass(30_000);
+    world.pass(1);
     world.gone();
     assert_eq!(world.names(), [""; 0]);
     assert_eq!(world.outcome(), "Failed DeadlineExceeded");
@@ -277,15 +281,30 @@ fn some_indexes_are_enough_if_a_rule_says_so() {
             assert_eq!(world.outcome(), "");
             world.end(name, 0);
         }
+        // It is complete once the others are gone, also if nobody saw them go.
+        assert_eq!(world.outcome(), "SuccessCriteriaMet SuccessPolicy");
+        assert!(world.status()["completionTime"].is_null());
+        for rebooted in [false, true] {
+            let mut next = world.next_agent(rebooted);
+            next.read(&text);
+            assert_eq!(next.outcome().starts_with("Complete"), rebooted);
+            next.gone();
+            assert_eq!(next.outcome(), "Complete SuccessPolicy");
+        }
+        world.pass(5_000);
+        let decided = world.status()["conditions"].clone();
+        world.gone();
         assert_eq!(world.outcome(), "Complete SuccessPolicy");
         let status = world.status();
+        assert_eq!(status["conditions"][0], decided[0]);
+        let at = &status["conditions"][1]["lastTransitionTime"];
+        assert_eq!(&status["completionTime"], at);
         let kinds = ["SuccessCriteriaMet", "Complete"];
         for (condition, kind) in status["conditions"].as_array().unwrap().iter().zip(kinds) {
             assert_eq!(condition["type"], kind);
             assert_eq!(condition["message"], wanted);
         }
-        // The others stop, and count as nothing.
-        world.gone();
+        // The others count as nothing.
         assert_eq!(
             (world.names().len(), &status["failed"]),
             (ended.len(), &0.into())
@@ -361,6 +380,7 @@ fn run(completions: usize, parallelism: usize, script: u32) {
             world.read(&text);
         }
     }
+    world.gone();
     let complete = succeeded.len() == completions;
     let wanted = if complete { "Complete" } else { "Failed" };
     assert!(

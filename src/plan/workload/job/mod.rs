@@ -3,12 +3,13 @@
 //! stays achieved until the file asks for another edition of the Job.
 //!
 //! ```text
-//! pod ends ─► its number is counted: the index has succeeded ──all of them──► complete
+//! pod ends ─► its number is counted: the index has succeeded ──all of them──► its other pods stop ─► complete
 //!                                 or failed ─► back-off ─► the index's next pod
-//!                                            └ too often, or a rule says so ─► the Job has failed, its pods stop
+//!                                            └ too often, or a rule says so ─► its pods stop ─► the Job has failed
 //! ```
 
 mod boots;
+mod end;
 mod outcome;
 mod ranges;
 mod status;
@@ -18,6 +19,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use self::end::End;
 use super::notice;
 use crate::plan::state::{ContainerState, Flag, Role};
 use crate::plan::status::{Phase, phase};
@@ -35,15 +37,6 @@ const KEPT: usize = 100;
 
 /// Records of so many Jobs are kept of which no file speaks: it may be on a disk that is not there yet.
 const MAX_STRAY: usize = 1_000;
-
-/// Why a Job can fail.
-const FAILURES: [Reason; 5] = [
-    Reason::BackoffLimitExceeded,
-    Reason::JobDeadlineExceeded,
-    Reason::PodFailurePolicy,
-    Reason::MaxFailedIndexesExceeded,
-    Reason::FailedIndexes,
-];
 
 /// What a Job has achieved.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -86,16 +79,8 @@ pub struct JobRecord {
     active_ms: u64,
     #[serde(default)]
     former_ms: u64,
-    /// How it ended.
+    /// How it ends, once that is decided.
     ended: Option<End>,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct End {
-    complete: bool,
-    reason: String,
-    message: String,
-    at: Stamp,
 }
 
 /// All Jobs.
@@ -199,10 +184,10 @@ impl Jobs {
         }
     }
 
-    /// How and when this one has ended, if it has.
+    /// How and when this one has ended, if it has and its pods are gone.
     pub(super) fn ended(&self, key: &WorkloadKey) -> Option<(bool, Wall)> {
         let end = self.records.get(key)?.ended.as_ref()?;
-        Some((end.complete, end.at.wall))
+        Some((end.complete, end.over()?.wall))
     }
 
     /// When this one came, if that is known.
@@ -216,11 +201,8 @@ impl Jobs {
 
     /// Whether it ended so long ago.
     pub(super) fn is_over(&self, key: &WorkloadKey, ttl_ms: Option<u64>, now: Stamp) -> bool {
-        let end = self
-            .records
-            .get(key)
-            .and_then(|record| record.ended.as_ref());
-        let goes_at = end.zip(ttl_ms).map(|(end, ttl)| end.at.time.plus(ttl));
+        let record = self.records.get(key);
+        let goes_at = record.and_then(|record| record.goes_at(ttl_ms));
         goes_at.is_some_and(|at| at <= now.time)
     }
 
@@ -289,7 +271,11 @@ impl Jobs {
         let came = came.into_iter().filter(|at| at.is_set()).min();
         record.since = record.since.or(came);
         let own = own(state, workload);
-        let had_ended = record.ended.is_some();
+        let was_decided = record.ended.is_some();
+        let had_ended = record
+            .ended
+            .as_ref()
+            .is_some_and(|end| end.over().is_some());
         let suspended = job.suspended || state.stops.has_workload(&workload.key);
         record.count_cuts(job, now);
         record.count(job, &own, now);
@@ -303,11 +289,14 @@ impl Jobs {
                 record.ended = record.end(job, &own, now);
             }
         }
-        if let Some(end) = record.ended.as_ref().filter(|_| !had_ended) {
-            let (reason, message) = end.event();
-            out.push(notice::of(&workload.key, reason, message));
-            if !end.complete {
-                record.count_removed(&own);
+        if record.ended.as_ref().is_some_and(|end| !end.complete) && !was_decided {
+            record.count_removed(&own);
+        }
+        if let Some(end) = &mut record.ended {
+            end.note_left(&own, now);
+            if end.over().is_some() && !had_ended {
+                let (reason, message) = end.event();
+                out.push(notice::of(&workload.key, reason, message));
             }
         }
         if state.shutdown.is_none() {
@@ -385,17 +374,6 @@ impl Jobs {
     }
 }
 
-impl End {
-    /// Reason and message of its event.
-    fn event(&self) -> (Reason, String) {
-        let reason = FAILURES.into_iter().find(|r| r.as_str() == self.reason);
-        match reason.filter(|_| !self.complete) {
-            Some(reason) => (reason, self.message.clone()),
-            None => (Reason::Completed, "Job completed".to_owned()),
-        }
-    }
-}
-
 impl JobRecord {
     /// Notes whether it is suspended.
     fn note_suspended(
@@ -420,6 +398,11 @@ impl JobRecord {
         out.push(notice::of(&workload.key, reason, message.to_owned()));
     }
 
+    /// When its pods go that were kept for their logs.
+    fn goes_at(&self, ttl_ms: Option<u64>) -> Option<Time> {
+        Some(self.ended.as_ref()?.over()?.time.plus(ttl_ms?))
+    }
+
     /// The pods that have ended and stay for a while.
     fn finished(
         &self,
@@ -428,8 +411,7 @@ impl JobRecord {
         now: Stamp,
         wake: &mut Vec<Option<Time>>,
     ) -> Vec<Arc<PodSpec>> {
-        let ttl = self.ended.as_ref().zip(job.ttl_ms);
-        let goes_at = ttl.map(|(ended, ttl)| ended.at.time.plus(ttl));
+        let goes_at = self.goes_at(job.ttl_ms);
         wake.push(goes_at);
         if goes_at.is_some_and(|at| at <= now.time) {
             return Vec::new();

@@ -36,6 +36,7 @@ fn what_the_node_or_a_client_does_to_a_pod_is_no_restart_that_counts() {
             }
             assert_eq!(world.running(), ["j-0-0"], "{what}");
         }
+        world.gone();
         let outcome = match counts {
             true => "Failed BackoffLimitExceeded",
             false => "",
@@ -104,6 +105,7 @@ fn restarts_and_the_active_time_count_on_after_a_reboot() {
     world.read(&text);
     assert_eq!(world.running(), ["j-0-0"]);
     world.end("j-0-0", 1);
+    world.gone();
     assert_eq!(world.outcome(), "Failed BackoffLimitExceeded");
 
     let text = document("Never", "  activeDeadlineSeconds: 1000\n");
@@ -121,20 +123,31 @@ fn restarts_and_the_active_time_count_on_after_a_reboot() {
         assert_eq!(world.outcome(), "");
     }
     world.pass(1);
+    world.gone();
     assert_eq!(world.outcome(), "Failed DeadlineExceeded");
 }
 
 #[test]
 fn a_record_of_a_former_version_is_read() {
+    let text = document("Never", "");
     let mut world = World::new();
-    world.read(&document("Never", ""));
+    world.read(&text);
+    world.end("j-0-0", 0);
     let mut kept = serde_json::to_value(world.state.workloads.jobs.records()).unwrap();
     let record = kept[0][1].as_object_mut().unwrap();
     for field in ["begun", "active_ms", "former_ms"] {
         assert!(record.remove(field).is_some(), "{field}");
     }
+    let end = record["ended"].as_object_mut().unwrap();
+    assert!(end.remove("last_pods").is_some());
     let kept: Vec<(WorkloadKey, JobRecord)> = serde_json::from_value(kept).unwrap();
-    assert_eq!(kept.len(), 1);
+    let before = world.status();
+    let mut next = world.next_agent(false);
+    next.state.workloads = Workloads::with_jobs(&kept, false, next.now);
+    next.pass(60_000);
+    next.read(&text);
+    assert_eq!(next.status(), before);
+    assert_eq!(next.said(), [""; 0], "it has ended long ago");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What a Job's pods mean for it: which of them succeeded, which failures count, and how the Job ends by that.
 
-use super::{End, JobRecord, Own, restarts};
+use super::end::{End, LastPods};
+use super::{JobRecord, Own, restarts};
 use crate::plan::state::Role;
 use crate::plan::{PodState, Stamp};
 use crate::spec::RestartPolicy;
@@ -82,7 +83,7 @@ impl JobRecord {
         }
     }
 
-    /// How the Job has ended, if it has.
+    /// How the Job ends, if it does.
     pub(super) fn end(&self, job: &Job, own: &[Own<'_>], now: Stamp) -> Option<End> {
         if let Some(ended) = &self.ended {
             return Some(ended.clone());
@@ -148,6 +149,7 @@ fn failed(reason: &str, message: String, at: Stamp) -> End {
         reason: reason.to_owned(),
         message,
         at,
+        last_pods: LastPods::Stopping,
     }
 }
 

@@ -49,19 +49,23 @@ impl Jobs {
             conditions.push(condition("Suspended", suspended, reason, message));
         }
         if let Some(end) = &record.ended {
-            if end.complete {
-                shown["completionTime"] = json!(status::time(end.at.wall));
-            }
             let kinds = match end.complete {
                 true => ["SuccessCriteriaMet", "Complete"],
                 false => ["FailureTarget", "Failed"],
             };
-            let ended = Flag {
-                yes: true,
-                since: end.at.wall,
-            };
-            let both = kinds.map(|kind| condition(kind, ended, &end.reason, &end.message));
-            conditions.extend(both);
+            // As upstream, the second condition waits for the last pod.
+            let times = [Some(end.at), end.over()];
+            for (kind, at) in kinds.into_iter().zip(times) {
+                let since = at.map(|at| Flag {
+                    yes: true,
+                    since: at.wall,
+                });
+                let one = since.map(|since| condition(kind, since, &end.reason, &end.message));
+                conditions.extend(one);
+            }
+            if let Some(at) = end.over().filter(|_| end.complete) {
+                shown["completionTime"] = json!(status::time(at.wall));
+            }
         }
         shown["conditions"] = json!(conditions);
         Some(shown)
