@@ -5,6 +5,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::error::{Path, Report};
 use super::value::Value;
+use super::workload::job::EDITION;
 use super::{after, aliases, backoff, device, pinned, rollback, suggest, swap, uid};
 
 /// The domain of coracle's annotations.
@@ -65,7 +66,9 @@ pub(crate) fn check(metadata: &ObjectMeta, known: &[&str], path: &Path<'_>, repo
         }
     }
     let at = path.field("labels");
-    for key in metadata.labels.iter().flatten().map(|(key, _)| key) {
+    let labels = metadata.labels.iter().flatten().map(|(key, _)| key);
+    // Pods of Jobs have it, also those that a client saved.
+    for key in labels.filter(|key| *key != EDITION) {
         if known.contains(&key.as_str()) {
             report.warn(
                 &at.field(key),

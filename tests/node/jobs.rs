@@ -105,6 +105,12 @@ fn a_job_has_failed_once_its_pods_are_gone() {
     let conditions = &fails["status"]["conditions"];
     assert_eq!(conditions[0]["type"], "FailureTarget");
     assert!(conditions[1].is_null(), "{fails}");
+    let uid = fails["metadata"]["uid"].as_str().expect("a UID");
+    let chosen = |label: &str| agent.ok(&["get", "pods", "-o", "name", "-l", label]);
+    for name in ["controller-uid", "batch.kubernetes.io/controller-uid"] {
+        let label = format!("{name}={uid}");
+        assert_eq!(chosen(&label), "pod/slow-0-0\n", "{name}");
+    }
     let page = agent.ok(&["get", "job", "slow"]);
     assert!(page.contains("FailureTarget"), "{page}");
     // Another agent waits for it, too.
@@ -116,8 +122,7 @@ fn a_job_has_failed_once_its_pods_are_gone() {
     fs::write(agent.root.join("go"), "").expect("a file");
     let failed = "--for=condition=failed";
     agent.ok(&["wait", "job/slow", failed, "--timeout=60s"]);
-    let left = agent.ok(&["get", "pods", "-o", "name", "-l", "app=slow"]);
-    assert_eq!(left, "");
+    assert_eq!(chosen("app=slow"), "");
 }
 
 #[test]

@@ -93,10 +93,11 @@ impl Shown {
     fn fill_in(&self, spec: &mut Value) {
         let workload = &*self.workload;
         if workload.job.is_some() {
-            for name in [CONTROLLER_UID, "controller-uid"] {
-                // One of the Job that a client saved.
-                if let Some(label) = spec["template"]["metadata"]["labels"].get_mut(name) {
-                    *label = json!(workload.revision);
+            // Those of the Job that a client saved.
+            let labels = spec.pointer_mut("/template/metadata/labels");
+            for (name, label) in labels.and_then(Value::as_object_mut).into_iter().flatten() {
+                if CONTROLLER_UID.contains(&name.as_str()) {
+                    *label = json!(workload.key.uid().as_str());
                 }
             }
         }
@@ -122,7 +123,7 @@ impl Shown {
                 default("backoffLimit", json!(job.backoff_limit));
                 default("completionMode", json!("NonIndexed"));
                 default("suspend", json!(false));
-                let labels = json!({ CONTROLLER_UID: workload.revision });
+                let labels = json!({ CONTROLLER_UID[0]: workload.key.uid().as_str() });
                 default("selector", json!({ "matchLabels": labels }));
             }
             (None, None) => match workload.key.kind {

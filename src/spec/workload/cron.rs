@@ -10,7 +10,7 @@ use k8s_openapi::jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
 
 use super::check::{not_negative, only};
-use super::job::{CONTROLLER_UID, JOB_NAME, host, pod_name};
+use super::job::{host, label, pod_name};
 use super::make::{get_mut, key, owner};
 use super::schedule::{Schedule, is_too_often};
 use super::{Update, Workload, WorkloadKey, WorkloadKind};
@@ -402,13 +402,7 @@ impl PodSpec {
         let mut pod = self.manifest.pod();
         pod.metadata.name = Some(pod_name(key, 0, 0));
         pod.metadata.owner_references = Some(vec![owner(key)]);
-        let labels = pod.metadata.labels.get_or_insert_default();
-        for name in JOB_NAME {
-            labels.insert(name.to_owned(), key.name.to_string());
-        }
-        for name in [CONTROLLER_UID, "controller-uid"] {
-            labels.insert(name.to_owned(), edition.to_string());
-        }
+        label(&mut pod, key, edition);
         let first = Some(host(template, 0));
         if let Some(spec) = pod.spec.as_mut().filter(|spec| spec.hostname == first) {
             spec.hostname = Some(host(key, 0));

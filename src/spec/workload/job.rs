@@ -22,10 +22,12 @@ const MAX_CODES: usize = 255;
 
 /// Label and annotation of a pod with its index.
 const INDEX: &str = "batch.kubernetes.io/job-completion-index";
-/// Label of a pod with the UID of this edition of its Job.
-pub const CONTROLLER_UID: &str = "batch.kubernetes.io/controller-uid";
+/// Labels of a pod with the UID of its Job.
+pub const CONTROLLER_UID: [&str; 2] = ["batch.kubernetes.io/controller-uid", "controller-uid"];
+/// Label of a pod with the edition of its Job. Pods that former versions made have it as [`CONTROLLER_UID`].
+pub(in crate::spec) const EDITION: &str = "coracle.dev/job-edition";
 /// Labels of a pod with the name of its Job.
-pub(super) const JOB_NAME: [&str; 2] = ["batch.kubernetes.io/job-name", "job-name"];
+const JOB_NAME: [&str; 2] = ["batch.kubernetes.io/job-name", "job-name"];
 /// The variable with a pod's index.
 const VARIABLE: &str = "JOB_COMPLETION_INDEX";
 
@@ -225,7 +227,7 @@ pub(super) fn is_made(selector: &LabelSelector) -> bool {
     let expressions = selector.match_expressions.as_deref().unwrap_or_default();
     let mut names = labels.map(|(name, _)| name.as_str()).peekable();
     names.peek().is_some()
-        && names.all(|name| [CONTROLLER_UID, "controller-uid"].contains(&name))
+        && names.all(|name| CONTROLLER_UID.contains(&name))
         && expressions.is_empty()
 }
 
@@ -423,15 +425,21 @@ fn check_codes(codes: &ExitCodes, names: &[&str], path: &Path<'_>, report: &Repo
     }
 }
 
-/// Prepares the template for [`PodSpec::of_job`]; `edition` tells this Job from earlier ones of its name.
-pub(super) fn prepare(pod: &mut Pod, key: &WorkloadKey, edition: &PodUid, indexed: bool) {
+/// Gives a pod the labels of its Job.
+pub(super) fn label(pod: &mut Pod, key: &WorkloadKey, edition: &PodUid) {
     let labels = pod.metadata.labels.get_or_insert_default();
     for name in JOB_NAME {
         labels.insert(name.to_owned(), key.name.to_string());
     }
-    for name in [CONTROLLER_UID, "controller-uid"] {
-        labels.insert(name.to_owned(), edition.to_string());
+    for name in CONTROLLER_UID {
+        labels.insert(name.to_owned(), key.uid().to_string());
     }
+    labels.insert(EDITION.to_owned(), edition.to_string());
+}
+
+/// Prepares the template for [`PodSpec::of_job`]; `edition` tells this Job from earlier ones of its name.
+pub(super) fn prepare(pod: &mut Pod, key: &WorkloadKey, edition: &PodUid, indexed: bool) {
+    label(pod, key, edition);
     pod.metadata.name = Some(pod_name(key, 0, 0));
     let Some(spec) = pod.spec.as_mut().filter(|_| indexed) else {
         return;
@@ -542,10 +550,10 @@ mod tests {
             ..LabelSelector::default()
         };
         for (names, made) in [
-            (&[CONTROLLER_UID][..], true),
-            (&["controller-uid"], true),
-            (&[CONTROLLER_UID, "controller-uid"], true),
-            (&[CONTROLLER_UID, "app"], false),
+            (&CONTROLLER_UID[..1], true),
+            (&CONTROLLER_UID[1..], true),
+            (&CONTROLLER_UID, true),
+            (&[CONTROLLER_UID[0], "app"], false),
             (&["app"], false),
             (&[], false),
         ] {

@@ -112,7 +112,7 @@ impl WorkloadKind {
         match self {
             Self::Deployment | Self::ReplicaSet | Self::ReplicationController => TEMPLATE_HASH,
             Self::StatefulSet | Self::DaemonSet => REVISION_HASH,
-            Self::Job | Self::CronJob => job::CONTROLLER_UID,
+            Self::Job | Self::CronJob => job::EDITION,
         }
     }
 }
@@ -274,7 +274,10 @@ impl PodSpec {
     /// The hash of the template that it was made from, if it belongs to a document.
     pub fn revision(&self) -> Option<&str> {
         let key = self.workload.as_ref()?;
-        let revision = self.manifest.label(key.kind.hash_label())?;
-        Some(key.hash_in(revision))
+        let found = self.manifest.label(key.kind.hash_label());
+        match key.kind {
+            WorkloadKind::Job => found.or_else(|| self.manifest.label(job::CONTROLLER_UID[0])),
+            _ => Some(key.hash_in(found?)),
+        }
     }
 }

@@ -1,9 +1,11 @@
 //! What the node and clients do to a Job's pods.
 
 use super::*;
+use std::sync::Arc;
+
 use crate::plan::event::AskedBy;
 use crate::plan::{NodeFact, PodFact};
-use crate::spec::WorkloadKey;
+use crate::spec::{PodSpec, WorkloadKey};
 
 #[test]
 fn what_the_node_or_a_client_does_to_a_pod_is_no_restart_that_counts() {
@@ -148,6 +150,57 @@ fn a_record_of_a_former_version_is_read() {
     next.read(&text);
     assert_eq!(next.status(), before);
     assert_eq!(next.said(), [""; 0], "it has ended long ago");
+}
+
+#[test]
+fn pods_have_the_uid_of_their_job_and_those_of_a_former_version_go_on() {
+    let text = document("Never", "  completions: 2\n");
+    let mut world = World::new();
+    world.read(&text);
+    let shown = |world: &World| {
+        let shown = world.state.shown_workloads().next().expect("shown");
+        shown.json(1)
+    };
+    let shown = shown(&world);
+    let pod = world.state.pods.values_mut().next().expect("a pod");
+    for name in ["controller-uid", "batch.kubernetes.io/controller-uid"] {
+        let uid = shown["metadata"]["uid"].as_str();
+        assert_eq!(pod.spec.manifest.label(name), uid, "{name}");
+    }
+    let selector = &shown["spec"]["selector"]["matchLabels"];
+    assert_eq!(
+        selector["batch.kubernetes.io/controller-uid"],
+        shown["metadata"]["uid"]
+    );
+    // As a former version made it.
+    let edition = pod.spec.revision().expect("an edition").to_owned();
+    let mut spec = PodSpec::clone(&pod.spec);
+    Arc::make_mut(&mut spec.manifest).change_metadata(|metadata| {
+        let labels = metadata.labels.as_mut().expect("labels");
+        labels.retain(|name, _| !name.starts_with("coracle.dev/"));
+        for name in ["controller-uid", "batch.kubernetes.io/controller-uid"] {
+            labels.insert(name.to_owned(), edition.clone());
+        }
+    });
+    pod.spec = Arc::new(spec);
+    let uid = pod.spec.uid.clone();
+    let mut next = world.next_agent(false);
+    next.read(&text);
+    assert_eq!(next.running(), ["j-0-0"]);
+    assert!(next.state.pods.contains_key(&uid), "the same pod");
+    next.end("j-0-0", 0);
+    assert_eq!(next.running(), ["j-1-0"]);
+}
+
+#[test]
+fn a_template_without_labels_is_shown_without() {
+    let text = document("Never", "  suspend: true\n");
+    let text = text.replace("    metadata: {labels: {letter: a}}\n", "");
+    let mut world = World::new();
+    world.read(&text);
+    let shown = world.state.shown_workloads().next().expect("shown");
+    let shown = shown.json(1);
+    assert_eq!(shown.pointer("/spec/template/metadata/labels"), None);
 }
 
 #[test]
