@@ -22,7 +22,7 @@ use crate::spec::encrypted::{self, Opened, Outcome};
 use crate::spec::host_ports::{HostPort, host_ports};
 use crate::spec::placement::node_labels;
 use crate::spec::priority::{Others, PriorityClasses};
-use crate::spec::workload::cron;
+use crate::spec::workload::{cron, pod_names};
 use crate::spec::{PodKey, PodSpec, ServiceAddress, ServiceSpec, after, is_manifest_file};
 use crate::sys::zone;
 use crate::types::{Gather, InOrder, ServiceRange};
@@ -91,7 +91,8 @@ fn validated(
             report.warnings = warned.chain(unread).collect();
             let workloads = found.workloads.iter();
             report.workloads = workloads.map(|w| w.key.to_string()).collect();
-            report.pods = found.pods.iter().map(|pod| pod.key.to_string()).collect();
+            let pods = pod_names(found.pods.iter(), found.workloads.iter());
+            report.pods = pods.iter().map(PodKey::to_string).collect();
             let services = found.services.iter();
             let classes = found.priority_classes.iter();
             let names = classes.filter_map(|class| class.metadata.name.clone());
@@ -485,6 +486,26 @@ fn show(report: &Report) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_job_that_runs_no_pod_names_none() {
+        for (spec, pods) in [
+            ("completions: 2, parallelism: 2", &["default/j-0-0"][..]),
+            ("parallelism: 0", &[]),
+            ("completions: 0", &[]),
+            ("suspend: true", &[]),
+            ("activeDeadlineSeconds: 0", &[]),
+        ] {
+            let text = format!(
+                "apiVersion: batch/v1\nkind: Job\nmetadata: {{name: j}}\nspec: {{{spec}, template: {{spec: \
+                 {{restartPolicy: Never, containers: [{{name: main, image: i}}]}}}}}}\n"
+            );
+            let report = validate_bytes("f", text.as_bytes());
+            assert_eq!(report.errors, [""; 0], "{spec}");
+            assert_eq!(report.pods, pods, "{spec}");
+            assert_eq!(report.workloads, ["job default/j"], "{spec}");
+        }
+    }
 
     #[test]
     fn names_and_keys_cannot_control_the_terminal() {

@@ -137,6 +137,7 @@ fn a_suspended_job_has_no_pods_until_its_file_says_otherwise() {
         "--timeout=60s",
     ]);
     assert!(pods(&agent, "wait").is_empty());
+    assert!(agent.ok(&["get", "files"]).contains("<none>"));
     agent.write("wait.yaml", &job("wait", "  suspend: false\n", "echo done"));
     assert_eq!(reason(&wait_ended(&agent, "wait")), "CompletionsReached");
     assert_eq!(agent.ok(&["logs", "job.batch/wait"]), "done\n");

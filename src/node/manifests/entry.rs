@@ -15,7 +15,7 @@ use crate::spec::conflicts::Defines;
 use crate::spec::convert::{self, ConvertContext};
 use crate::spec::encrypted::{self, Outcome, Sealed};
 use crate::spec::priority::{Others, PriorityClasses};
-use crate::spec::workload::cron;
+use crate::spec::workload::{cron, pod_names};
 use crate::spec::{Configuration, PodKey, PodSecurity, PodSpec, ServiceDocument, Workload};
 use crate::sys::zone;
 use crate::types::{Gather, Wall};
@@ -211,8 +211,10 @@ impl Loaded {
         self.notes.iter().chain(&self.warnings).cloned().collect()
     }
 
+    /// The names of its pods, to be shown.
     pub(super) fn keys(&self) -> Vec<PodKey> {
-        self.pods.iter().map(|pod| pod.key.clone()).collect()
+        let pods = self.pods.iter().map(Arc::as_ref);
+        pod_names(pods, self.workloads.iter().map(Arc::as_ref))
     }
 
     /// Whether another version lacks some of its documents.

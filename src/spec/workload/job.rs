@@ -58,6 +58,14 @@ pub struct Job {
     pub success: Vec<SuccessRule>,
 }
 
+impl Job {
+    /// Whether no pod of it comes, as its file is.
+    pub fn is_idle(&self) -> bool {
+        let none = self.parallelism == 0 || self.completions == Some(0);
+        none || self.suspended || self.deadline_ms == Some(0)
+    }
+}
+
 /// A rule of `podFailurePolicy`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rule {

@@ -13,6 +13,7 @@ mod typed;
 mod update;
 mod written;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -280,4 +281,16 @@ impl PodSpec {
             _ => Some(key.hash_in(found?)),
         }
     }
+}
+
+/// The names of pods as files ask for them: Jobs that run none have no first one.
+pub fn pod_names<'d>(
+    pods: impl Iterator<Item = &'d PodSpec>,
+    workloads: impl Iterator<Item = &'d Workload>,
+) -> Vec<PodKey> {
+    let idle = workloads.filter(|w| w.job.as_ref().is_some_and(|job| job.is_idle()));
+    let idle: BTreeSet<&WorkloadKey> = idle.map(|workload| &workload.key).collect();
+    let of_idle = |pod: &&PodSpec| pod.workload.as_ref().is_some_and(|key| idle.contains(key));
+    let names = pods.filter(|pod| !of_idle(pod));
+    names.map(|pod| pod.key.clone()).collect()
 }
