@@ -12,6 +12,14 @@ import sys
 
 PACKAGING = pathlib.Path(__file__).resolve().parent.parent / "systemd/packaging"
 
+# How the archives' architectures are called: an override of Yocto's, and Buildroot's `ARCH` and symbol.
+ARCHITECTURES = {
+    "amd64": ("x86-64", "x86_64", "BR2_x86_64"),
+    "arm64": ("aarch64", "aarch64", "BR2_aarch64"),
+    "armhf": ("arm", "arm", "BR2_arm"),
+    "riscv64": ("riscv64", "riscv64", "BR2_riscv"),
+}
+
 # bitbake.conf's values, and what the classes that the recipe inherits add to its packages.
 YOCTO = {
     "PN": "coracle", "BPN": "coracle", "prefix": "/usr", "sysconfdir": "/etc", "bindir": "/usr/bin", "datadir": "/usr/share",
@@ -41,14 +49,18 @@ def tree(root):
     return {f"/{path.relative_to(root)}": stat.S_IMODE(path.lstat().st_mode) for path in paths}
 
 
-def recipe(work):
-    """The recipe's variables and tasks."""
+def architecture(archive):
+    return ARCHITECTURES[archive.name.removesuffix(".tar.gz").rsplit("-", 1)[1]]
+
+
+def recipe(work, override_of):
+    """The recipe's variables and tasks, for an architecture."""
     found = list(PACKAGING.glob("yocto/meta-coracle/recipes-*/*/coracle_*.bb"))
     [path] = found
     text = path.read_text().replace("\\\n", "")
     values = YOCTO | {"PV": path.stem.removeprefix("coracle_"), "WORKDIR": str(work), "D": str(work / "image")}
     for name, override, operator, value in re.findall(r'^([A-Z_]+)(:[^ ]+)? (\+=|\?=|=) "(.*)"$', text, re.M):
-        if override in ("", ":x86-64"):
+        if override in ("", f":{override_of}"):
             values[name] = f"{values[name]} {value}" if operator == "+=" and name in values else value
         elif override == ":${PN}":
             values[f"{name}:coracle"] = value
@@ -80,7 +92,7 @@ def packaged(path, files):
 def yocto(archive, work, unpack):
     """Builds with the folder for sources that a release of Yocto has: none before 5.1."""
     work.mkdir()
-    values, tasks, classes = recipe(work)
+    values, tasks, classes = recipe(work, architecture(archive)[0])
     if unpack:
         values["UNPACKDIR"] = str(work / unpack)
     folder = pathlib.Path(values.get("UNPACKDIR") or work)
@@ -112,8 +124,9 @@ MAKEFILE = r"""
 SHELL = /bin/sh
 qstrip = $(strip $(subst ",,$(1)))
 INSTALL = install
-ARCH = x86_64
-BR2_x86_64 = y
+ARCH = %(arch)s
+%(symbol)s = y
+HOST_DIR = %(host)s
 BR2_PACKAGE_CORACLE_ARCHIVES = "%(archives)s"
 TARGET_DIR = %(target)s
 include %(recipe)s
@@ -127,14 +140,20 @@ print:
 
 def buildroot(archive, work, init):
     """Installs for an init system, as `generic-package` does."""
-    source, target = work / "source", work / "target"
-    for folder in (work, source, target):
+    source, target, host = work / "source", work / "target", work / "host/bin"
+    for folder in (work, source, target, work / "host", host):
         folder.mkdir()
+    _, arch, symbol = architecture(archive)
+    # This machine runs the program itself.
+    emulator = host / f"qemu-{arch}"
+    emulator.write_text('#!/bin/sh\nexec "$@"\n')
+    emulator.chmod(0o755)
     (target / "etc").mkdir()
     (target / "etc/inittab").write_text("::sysinit:/etc/init.d/rcS\n")
     file = work / "Makefile"
     recipe = PACKAGING / "buildroot/package/coracle/coracle.mk"
-    file.write_text(MAKEFILE % {"archives": archive.parent, "target": target, "recipe": recipe, "source": source, "init": init})
+    about = {"archives": archive.parent, "target": target, "recipe": recipe, "source": source, "init": init}
+    file.write_text(MAKEFILE % (about | {"arch": arch, "symbol": symbol, "host": host.parent}))
     taken = subprocess.check_output(["make", "-s", "-f", file, "print"], text=True).strip()
     if taken != str(archive):
         fail(f"Buildroot takes {taken}")

@@ -112,9 +112,18 @@ impl ApiError {
         Self::new(
             StatusCode::METHOD_NOT_ALLOWED,
             "MethodNotAllowed",
-            "the server does not allow this method on the requested resource: a node has what its manifest files say \
-             (`coracle get files`); see also `coracle rollout` and `coracle restart`",
+            "the server does not allow this method on the requested resource",
         )
+    }
+
+    /// The same of an object, with what changes one here.
+    pub(crate) fn object_not_changed() -> Self {
+        let mut error = Self::method_not_allowed();
+        error.message.push_str(
+            ": a node has what its manifest files say (`coracle get files`); see also `coracle rollout` and \
+             `coracle restart`",
+        );
+        error
     }
 
     pub(crate) fn bad_request(message: impl Into<String>) -> Self {

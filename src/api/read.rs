@@ -28,6 +28,7 @@ pub(super) async fn read(
 ) -> Result<Response<Body>, ApiError> {
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         return match get(context, query, segments, Form::Whole, known) {
+            Ok(_) if resource::find(segments).is_some() => Err(ApiError::object_not_changed()),
             Ok(_) => Err(ApiError::method_not_allowed()),
             Err(error) => Err(error),
         };

@@ -19,7 +19,7 @@ pub(super) fn good(text: &str) -> Effective {
     build(text).unwrap_or_else(|error| panic!("{text}\n{error}"))
 }
 
-fn problems(text: &str) -> Vec<String> {
+pub(super) fn problems(text: &str) -> Vec<String> {
     match build(text) {
         Err(ConfigError::Invalid(problems)) => problems.iter().map(Problem::to_string).collect(),
         Err(error) => panic!("{error}"),

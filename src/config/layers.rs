@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::fields::{self, FIELDS, Field, Kind, Role};
 use super::values::{self, GoDuration};
 use crate::spec::decode::{decode, duplicate_keys};
-use crate::spec::error::{Path as At, Report};
+use crate::spec::error::{Hint, Path as At, Report};
 use crate::spec::position::Positions;
 use crate::spec::suggest;
 use crate::spec::value::Value;
@@ -179,6 +179,10 @@ impl Layers {
         for problem in report.into_problems() {
             let (line, column) = self.place(layer, &problem.path, problem.occurrence);
             let hint = match &problem.hint {
+                // The value may be a password.
+                Some(Hint::Quote(_)) if problem.path.starts_with(super::url::HEADER) => {
+                    "; put it in quotes".to_owned()
+                }
                 Some(hint) => format!("; {}", hint.sentence(None)),
                 None => String::new(),
             };

@@ -188,7 +188,7 @@ fn scalar(value: &Json) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::reload;
-    use super::super::tests::good;
+    use super::super::tests::{good, problems};
     use super::*;
 
     #[test]
@@ -227,6 +227,21 @@ mod tests {
         ] {
             assert!(!shown.contains("sesame"), "{shown}");
             assert_eq!(shown.matches("<masked>").count(), 3, "{shown}");
+        }
+    }
+
+    #[test]
+    fn errors_do_not_show_the_values_of_headers() {
+        for wrong in [
+            "staticPodURLHeader: {Key: [8675309]}\n",
+            "staticPodURLHeader: {'Key: 8675309': []}\n",
+            "staticPodURLHeader: {Key: [\"8675309\\u0001\"]}\n",
+            "staticPodURLHeader: {Key: 8675309}\n",
+            "staticPodURLHeader: [8675309]\n",
+        ] {
+            let told = problems(wrong).join("\n");
+            assert!(told.contains("staticPodURLHeader"), "{told}");
+            assert!(!told.contains("8675309"), "{told}");
         }
     }
 }

@@ -44,11 +44,14 @@ pub(super) fn static_pod_url(given: &Given<'_>) -> Option<StaticPodUrl> {
             text.bytes()
                 .all(|b| b == b'\t' || (b' '..0x7f).contains(&b))
         };
-        // The value may be a password.
+        // The value may be a password, and so may what follows the name if all of the header is in quotes.
         if name.is_empty() || !name.bytes().all(token) || !values.iter().all(printable) {
             given.wrong(
                 &[HEADER],
-                format!("{HEADER} {name:?} is no valid HTTP header"),
+                format!(
+                    "{HEADER} {:?} is no valid HTTP header",
+                    name.split([':', '=']).next().unwrap_or_default()
+                ),
             );
         }
     }

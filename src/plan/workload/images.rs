@@ -1,5 +1,5 @@
 //! The images that documents name beside those of their pods: a CronJob has none until it is due, others may have none
-//! now, and a rollout that fails goes back to the last good template.
+//! now, a rollout that fails goes back to the last good template, and one that was interrupted goes on to the new one.
 
 use std::collections::BTreeSet;
 
@@ -15,13 +15,17 @@ impl NodeState {
         let asked = self.workloads.asked.iter();
         let asked = asked.flat_map(|asked| asked.workloads.values());
         let asked = asked.map(|workload| &workload.manifest);
-        let good = self.workloads.histories.all.values().filter_map(|history| {
-            let good = history.good.as_ref()?;
-            let mut all = history.revisions.iter();
-            all.find(|revision| revision.hash == *good)?.text.as_ref()
+        let histories = self.workloads.histories.all.values();
+        let kept = histories.clone().flat_map(|history| {
+            let mut good = history.revisions.iter();
+            let good = good.find(|revision| history.good.as_ref() == Some(&revision.hash));
+            let both = good.into_iter().chain(history.revisions.last());
+            both.filter_map(|revision| revision.text.as_ref())
         });
-        let all = asked.chain(good);
-        all.flat_map(|document| images(&document.text())).gather()
+        let to_come = histories.filter_map(|history| Some(&*history.instead.as_deref()?.text));
+        let all = asked.chain(kept).map(|document| document.text());
+        let all = all.chain(to_come.map(str::to_owned));
+        all.flat_map(|document| images(&document)).gather()
     }
 }
 

@@ -70,7 +70,7 @@ impl Histories {
     pub(super) fn fail(&mut self, subject: &Subject, why: &str) -> Option<String> {
         let history = self.all.get_mut(subject)?;
         let done = |instead: &Instead| instead.cause == Cause::RolledBack;
-        if history.instead.as_deref().is_some_and(done) {
+        if history.instead.as_deref().is_some_and(done) || history.is_pending() {
             return None;
         }
         let failed = history.revisions.last()?.number;
@@ -172,13 +172,16 @@ impl Histories {
 }
 
 impl History {
-    /// Something else is to be in force, and is not yet: what was before is, or the file's own content.
+    /// Something else is to be in force, and is not yet: what was before is, or the file's own content. It may also be the
+    /// file's own that is to be.
     pub(super) fn is_pending(&self) -> bool {
         let (last, instead) = (self.revisions.last(), self.instead.as_deref());
-        let pending = last.zip(instead).filter(|(last, instead)| {
-            last.hash == self.written || instead.after.as_ref() == Some(&last.hash)
-        });
-        pending.is_some()
+        last.is_some_and(|last| match instead {
+            None => last.hash != self.written,
+            Some(instead) => {
+                last.hash == self.written || instead.after.as_ref() == Some(&last.hash)
+            }
+        })
     }
 
     /// What puts this revision in force: nothing, if the file has it. `None`: its text is not kept.

@@ -352,3 +352,74 @@ fn two_restarts_in_one_second_are_one() {
     node.settle('a');
     assert_eq!(node.numbers(), "1! 2*");
 }
+
+/// Pods may move between a request and the next read of the file.
+#[test]
+fn a_client_may_ask_again_during_a_rollout() {
+    for restart in [true, false] {
+        let mut node = Machine::new(&deployment('a', 2, ""));
+        node.settle('a');
+        node.save(&deployment('b', 2, ""));
+        node.settle('b');
+        node.undo(None).unwrap();
+        let subject = node.subject();
+        let histories = &node.world.state.workloads.histories;
+        let again = match restart {
+            true => histories.restart(&subject, "later").unwrap(),
+            false => histories.undo(&subject, Some(2)).unwrap().1,
+        };
+        let asked = Event::Node(NodeFact::PutInstead(subject, again.clone()));
+        node.world.tell(asked);
+        node.world.set_ready('a', true);
+        node.world.tell(Event::Node(NodeFact::WorkloadTurn));
+        let instead = node.history().instead.as_deref().cloned();
+        assert_eq!((instead, restart), (again.clone(), again.is_some()));
+        let progressing = &node.world.status()["conditions"][1];
+        assert_ne!(progressing["reason"], "ProgressDeadlineExceeded");
+        node.look();
+        let letter = if restart { 'a' } else { 'b' };
+        node.settle(letter);
+        assert_eq!(node.world.shown(), format!("{letter} {letter}"));
+    }
+}
+
+/// The machine goes down when that is on disk, and the file has not been read since.
+#[test]
+fn a_file_whose_own_content_comes_back_has_the_pods_of_the_good_one_first() {
+    let mut node = Machine::new(&deployment('a', 2, ""));
+    node.settle('a');
+    node.save(&deployment('b', 2, ""));
+    node.settle('b');
+    node.undo(None).unwrap();
+    node.settle('a');
+    let before = stored(&node.world);
+    node.undo(Some(2)).unwrap();
+    let mut kept = before;
+    kept[0].1.instead = node.history().instead.clone();
+    assert_eq!(kept[0].1.instead, None);
+    node.world.state.workloads.histories = Histories::recovered(kept, String::new());
+    node.reboot();
+    assert!(
+        node.world.shown().starts_with("A A"),
+        "{}",
+        node.world.shown()
+    );
+    node.settle('a');
+    node.settle('b');
+    assert_eq!(node.world.shown(), "b b");
+}
+
+#[test]
+fn what_a_former_version_had_undone_is_in_force_for_all_pods_after_a_reboot() {
+    let mut node = rolled_out("StatefulSet", "", "");
+    node.undo(None).unwrap();
+    node.world.gone();
+    // Its records do not say which pods had it.
+    let mut kept = stored(&node.world);
+    let instead = kept[0].1.instead.as_mut().unwrap();
+    (instead.after, instead.replaced) = (None, None);
+    kept[0].1.updated.clear();
+    node.world.state.workloads.histories = Histories::recovered(kept, String::new());
+    node.reboot();
+    assert!(node.world.state.workloads.histories.resumed.is_empty());
+}

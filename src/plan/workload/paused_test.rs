@@ -85,4 +85,14 @@ fn a_document_that_was_removed_comes_as_a_new_one() {
     node.world.gone();
     node.save(&text('a', 1, true));
     assert_eq!(node.world.shown(), "");
+    // Also while the former pods still stop.
+    let mut node = Machine::new(&text('a', 1, false));
+    node.settle('a');
+    node.save("");
+    node.save(&text('b', 2, true));
+    node.pass(0);
+    assert_eq!(node.world.shown(), "a-");
+    node.world.gone();
+    node.pass(0);
+    assert_eq!(node.world.shown(), "");
 }

@@ -249,6 +249,10 @@ fn interrupted(history: &History, kind: WorkloadKind) -> Option<Resumed> {
     }
     let to = Some(&last.hash).filter(|last| *last != good);
     let instead = history.instead.as_deref();
+    if to.is_some() && instead.is_some_and(|instead| instead.after.is_none()) {
+        // The former version put it in force, and did not note which pods have it.
+        return None;
+    }
     let rolled_back = instead.is_some_and(|instead| instead.cause == Cause::RolledBack);
     if rolled_back && history.is_pending() && to.is_some() {
         // The good one is about to be in force for good.

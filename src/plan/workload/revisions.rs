@@ -395,7 +395,10 @@ impl Histories {
             return (now.plus(within_ms), None);
         };
         if history.is_pending() {
-            return (now, None);
+            // What is taken back has failed; what a client asked for has all of its time before it.
+            let instead = history.instead.as_deref();
+            let failed = instead.is_some_and(|instead| instead.cause == Cause::RolledBack);
+            return (if failed { now } else { now.plus(within_ms) }, None);
         }
         let trial = match &history.trial {
             Some(trial) if history.best == best && !trial.rests_in(&self.boot) => {

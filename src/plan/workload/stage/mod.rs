@@ -132,9 +132,10 @@ impl<'s> Stage<'s> {
         }
     }
 
-    /// No pod starts. Returns whether that is so: those that are there go on.
+    /// No pod starts. Returns whether that is so: those that are there go on. Pods that stop are of a document before.
     pub(super) fn keep_unstarted(&mut self) -> bool {
-        self.unstarted = self.old.is_empty() && self.new.iter().all(|new| new.here.is_none());
+        let none_old = (self.old.iter()).all(|old| old.pod.stopping().is_some());
+        self.unstarted = none_old && self.new.iter().all(|new| !new.stays());
         self.unstarted
     }
 
