@@ -21,7 +21,7 @@ fn a_deployment_that_is_paused_when_it_comes_starts_its_pods_when_it_goes_on() {
     assert_eq!(available["reason"], "MinimumReplicasUnavailable");
     assert_eq!(progressing["status"], "Unknown");
     assert_eq!(progressing["reason"], "DeploymentPaused");
-    // Nothing else starts them, and nobody waits for them.
+    // Nothing else starts them, and no trial waits for them.
     node.pass(10 * DEADLINE_MS);
     node.restart_agent();
     node.reboot();

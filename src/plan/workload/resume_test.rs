@@ -6,8 +6,7 @@ use super::super::super::resume;
 use super::super::super::tests::{document, strategy};
 use super::super::*;
 use super::{DEADLINE_MS, Machine, annotated};
-use crate::plan::stop::Target;
-use crate::plan::{Event, NodeFact, PodFact};
+use crate::plan::{Event, NodeFact, PodFact, stop::Target};
 use crate::spec::{PodUid, WorkloadKind};
 
 #[path = "partition_test.rs"]

@@ -281,7 +281,7 @@ fn some_indexes_are_enough_if_a_rule_says_so() {
             assert_eq!(world.outcome(), "");
             world.end(name, 0);
         }
-        // It is complete once the others are gone, also if nobody saw them go.
+        // It is complete once the others are gone, also if no event said so.
         assert_eq!(world.outcome(), "SuccessCriteriaMet SuccessPolicy");
         assert!(world.status()["completionTime"].is_null());
         for rebooted in [false, true] {
