@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::manifests::Loaded;
 use crate::spec::after::{self, Circle};
 use crate::spec::conflicts::{self, name};
-use crate::spec::{Object, PodKey, PodSpec, binding};
+use crate::spec::{Object, ObjectKey, PodKey, PodSpec, binding};
 use crate::types::quantity::Quantity;
 
 /// Why `candidate` may not take effect beside the `others`, naming both files each time; empty if it may. A file below
@@ -56,14 +56,14 @@ pub(super) fn forbidden_changes(
     problems.collect()
 }
 
-/// Why `candidate` may not take effect: it makes a claim smaller that is bound to a directory of its own. `capacity` is the
-/// size of such a claim, by namespace and name. A template's claim for which one of the `others` has a document is as that says.
+/// The claims that `candidate` would make smaller, and their sizes: those that are bound to a directory of their own.
+/// `capacity` is the size of such a claim, by namespace and name. A template's claim for which one of the `others` has a
+/// document is as that says.
 pub(super) fn shrunk_claims<'l>(
-    path: &Path,
     candidate: &Loaded,
     others: impl Iterator<Item = &'l Loaded> + Clone,
     capacity: impl Fn(&str, &str) -> Option<String>,
-) -> Vec<String> {
+) -> Vec<(ObjectKey, String)> {
     let bytes = |written: &str| Quantity::parse(written).map_or(0, Quantity::ceil);
     let claims = candidate.configuration.iter().filter_map(|(key, object)| {
         let Object::Claim(claim) = &**object else {
@@ -74,13 +74,7 @@ pub(super) fn shrunk_claims<'l>(
             return None;
         }
         let size = capacity(&key.namespace, &key.name)?;
-        (binding::requested(claim) < bytes(&size)).then(|| {
-            format!(
-                "{}: {key}: spec.resources.requests.storage: Forbidden: field can not be less than status.capacity \
-                 ({size}); a smaller one needs a claim of another name",
-                name(path)
-            )
-        })
+        (binding::requested(claim) < bytes(&size)).then(|| (key.clone(), size))
     });
     claims.collect()
 }

@@ -273,7 +273,7 @@ fn files_of_a_claim_belong_to_the_group_of_the_pod() {
 }
 
 /// The claim `name` of this size.
-fn sized(name: &str, size: &str) -> String {
+pub(crate) fn sized(name: &str, size: &str) -> String {
     CLAIM
         .replace("{name: data}", &format!("{{name: {name}}}"))
         .replace("1Gi", size)

@@ -27,9 +27,10 @@ use crate::effects::volume::claim;
 use crate::layout::Layout;
 use crate::plan::event::Desired;
 use crate::plan::workload::revisions::Overrides;
+use crate::spec::conflicts::name;
 use crate::spec::node_ports::{self, PortOf};
 use crate::spec::priority::PriorityClasses;
-use crate::spec::{Configuration, Pins, PodSecurity, PodUid, ServiceDocument, Workload};
+use crate::spec::{Configuration, ObjectKey, Pins, PodSecurity, PodUid, ServiceDocument, Workload};
 use crate::types::{Gather, SortedMap, Wall};
 
 use entry::{Due, Entry, Reader, SETTLE_MS};
@@ -58,18 +59,44 @@ struct ClaimSizes(Option<Layout>);
 
 impl ClaimSizes {
     /// Why a version of a file may not make claims smaller.
-    fn shrunk<'l>(
+    fn forbid_smaller<'l>(
         &self,
         path: &Path,
         candidate: &Loaded,
         others: impl Iterator<Item = &'l Loaded> + Clone,
     ) -> Vec<String> {
-        let Some(layout) = &self.0 else {
-            return Vec::new();
+        let sentence = |(key, size)| {
+            format!(
+                "{}: {key}: spec.resources.requests.storage: Forbidden: field can not be less than status.capacity \
+                 ({size}); a smaller one needs a claim of another name",
+                name(path)
+            )
         };
-        shrunk_claims(path, candidate, others, |namespace, name| {
+        self.shrunk(candidate, others).map(sentence).collect()
+    }
+
+    /// What becomes of the claims that a bundle's file would make smaller. It is no reason to refuse it: after a generation
+    /// that made a claim larger, the former one could not come back.
+    fn keep_size<'l>(
+        &self,
+        candidate: &Loaded,
+        others: impl Iterator<Item = &'l Loaded> + Clone,
+    ) -> Vec<String> {
+        let sentence =
+            |(key, size)| format!("{key} keeps its size of {size}: no claim becomes smaller");
+        self.shrunk(candidate, others).map(sentence).collect()
+    }
+
+    fn shrunk<'l>(
+        &self,
+        candidate: &Loaded,
+        others: impl Iterator<Item = &'l Loaded> + Clone,
+    ) -> impl Iterator<Item = (ObjectKey, String)> {
+        let capacity = |namespace: &str, name: &str| {
+            let layout = self.0.as_ref()?;
             claim::capacity(layout, namespace, name)
-        })
+        };
+        shrunk_claims(candidate, others, capacity).into_iter()
     }
 }
 

@@ -135,9 +135,14 @@ impl InEffect {
                 one.errors.extend(forbidden);
             }
             let others = others.iter().map(|(_, loaded)| *loaded);
-            let shrunk = self.sizes.shrunk(&one.path, loaded, others);
-            one.errors.extend(shrunk);
             one.warnings = loaded.warnings();
+            match &folder {
+                Some(_) => one.warnings.extend(self.sizes.keep_size(loaded, others)),
+                None => {
+                    let forbidden = self.sizes.forbid_smaller(&one.path, loaded, others);
+                    one.errors.extend(forbidden);
+                }
+            }
         }
         then.note_configuration();
         if let (Some(folder), Some((_, pins))) = (&folder, bundle) {

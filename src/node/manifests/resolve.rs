@@ -117,7 +117,9 @@ impl Manifests {
         // Those that wait, too: it is not known yet which of them will be in effect.
         let waiting = others().filter_map(|(_, entry)| entry.candidate.as_deref());
         let others = then.iter().map(|(_, loaded)| *loaded).chain(waiting);
-        found.extend(self.sizes.shrunk(path, candidate, others));
+        if !self.is_bundled(path) {
+            found.extend(self.sizes.forbid_smaller(path, candidate, others));
+        }
         found
     }
 }
