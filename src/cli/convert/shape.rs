@@ -32,6 +32,9 @@ const LISTS: [(&str, &str); 19] = [
 const OF_TEXTS: [&str; 4] = ["annotations", "environment", "labels", "sysctls"];
 const OF_MAPPINGS: [&str; 2] = ["depends_on", "networks"];
 
+/// Lists whose items are texts or mappings.
+const OF_EITHER: [&str; 5] = ["configs", "devices", "ports", "secrets", "volumes"];
+
 /// Settings of one value.
 const SINGLE: [&str; 24] = [
     "container_name",
@@ -124,6 +127,8 @@ const NESTED: &[(&str, &[&str])] = &[
     ),
 ];
 
+const NO_LIST: &str = "it is a list, not a mapping";
+
 /// Refuses services of a file that compose refuses, all of them at once.
 pub(super) fn refused(file: &Value) -> Result<(), String> {
     let mut wrong = Vec::new();
@@ -137,6 +142,8 @@ pub(super) fn refused(file: &Value) -> Result<(), String> {
                 texts(key, between, value, &mut say);
             } else if SINGLE.contains(&&**key) || SWITCHES.contains(&&**key) {
                 single(value, SWITCHES.contains(&&**key), &mut say);
+            } else if OF_EITHER.contains(&&**key) && !entries(Some(value)).is_empty() {
+                say(NO_LIST.to_owned());
             } else if key == "healthcheck" {
                 for (field, value) in entries(Some(value)) {
                     let mut say = |what: String| say(format!("{field}: {what}"));
@@ -198,7 +205,7 @@ fn texts(key: &str, between: &str, value: &Value, say: &mut dyn FnMut(String)) {
             }
         }
         Value::Map(_) if key == "extra_hosts" => {}
-        Value::Map(all) if !all.is_empty() => say("it is a list, not a mapping".to_owned()),
+        Value::Map(all) if !all.is_empty() => say(NO_LIST.to_owned()),
         Value::List(all) => {
             for item in all.iter().filter_map(|item| meant(Some(item))) {
                 if word(item).is_none() {
@@ -325,6 +332,11 @@ mod tests {
             ("tmpfs: [/run: size=1m]", "write `/run:size=1m`"),
             ("links: [b: db]", "write `b:db`"),
             ("dns: [a: 1]", "dns of `a`"),
+            (
+                "secrets: {source: s, mode: 0o400}",
+                "secrets of `a`: it is a list",
+            ),
+            ("ports: {80: 80}", "ports of `a`: it is a list"),
             ("group_add: [a: 1]", "group_add of `a`"),
             ("networks: [front: {aliases: [x]}]", "networks of `a`"),
             (
