@@ -11,6 +11,8 @@ pub struct NodeFacts {
     pub name: String,
     /// Its addresses, the main one first.
     pub ips: Vec<IpAddr>,
+    /// Those of its bridge, which only pods see.
+    pub bridge_ips: Vec<IpAddr>,
     /// Its allocatable cpu in thousandths of a core.
     pub cpu_milli: u64,
     /// Its allocatable memory in bytes.
@@ -22,6 +24,14 @@ pub struct NodeFacts {
 }
 
 impl NodeFacts {
+    /// Where pods reach the node: without an uplink it has no addresses but those of the bridge.
+    pub fn reachable_ips(&self) -> &[IpAddr] {
+        match self.ips.is_empty() {
+            true => &self.bridge_ips,
+            false => &self.ips,
+        }
+    }
+
     /// What a reference to the pod or the node stands for; `ips` are the pod's own addresses. `None` for values of other
     /// kinds.
     pub(super) fn value(&self, value: &EnvValue, pod: &PodSpec, ips: &[IpAddr]) -> Option<String> {

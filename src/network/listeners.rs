@@ -73,9 +73,10 @@ fn sockets(protocol: Protocol) -> Vec<(SocketAddr, u64)> {
 /// Whether a connection to `port` could have been for a socket at `at`.
 fn overlap(at: IpAddr, port: Option<IpAddr>) -> bool {
     let at = at.to_canonical();
-    match port.filter(|port| !port.is_unspecified()) {
+    match port {
         None => true,
         Some(port) if at.is_unspecified() => at.is_ipv6() || port.is_ipv4(),
+        Some(port) if port.is_unspecified() => at.is_ipv4() == port.is_ipv4(),
         Some(port) => at == port,
     }
 }
@@ -119,6 +120,10 @@ mod tests {
             ("10.0.0.1", Some("10.0.0.1"), true),
             ("10.0.0.1", Some("10.0.0.2"), false),
             ("10.0.0.1", Some("0.0.0.0"), true),
+            ("10.0.0.1", Some("::"), false),
+            ("0.0.0.0", Some("::"), false),
+            ("::", Some("0.0.0.0"), true),
+            ("::1", Some("0.0.0.0"), false),
         ];
         for (at, port, expected) in cases {
             let parse = |text: &str| text.parse::<IpAddr>().unwrap();

@@ -116,7 +116,7 @@ pub(super) fn of(pod: &PodSpec) -> Vec<HostPort> {
         .filter_map(|port| {
             Some(HostPort {
                 protocol: port.protocol,
-                host_ip: port.host_ip.filter(|ip| !ip.is_unspecified()),
+                host_ip: port.host_ip,
                 port: port.host_port?,
                 to: port.container_port,
             })
@@ -159,7 +159,10 @@ pub(super) fn name(port: &HostPort) -> String {
 
 fn overlap(one: &HostPort, other: &HostPort) -> bool {
     let addresses = match (one.host_ip, other.host_ip) {
-        (Some(one), Some(other)) => one == other,
+        (Some(one), Some(other)) => {
+            let any = one.is_unspecified() || other.is_unspecified();
+            one == other || any && one.is_ipv4() == other.is_ipv4()
+        }
         (None, _) | (_, None) => true,
     };
     addresses && one.port == other.port && one.protocol == other.protocol
@@ -198,6 +201,11 @@ mod tests {
             ("192.0.2.1:8080/TCP", "192.0.2.2:8080/TCP", false),
             ("192.0.2.1:8080/TCP", "192.0.2.1:8080/TCP", true),
             ("192.0.2.1:8080/TCP", "[2001:db8::1]:8080/TCP", false),
+            ("0.0.0.0:8080/TCP", "192.0.2.1:8080/TCP", true),
+            ("[2001:db8::1]:8080/TCP", "[::]:8080/TCP", true),
+            ("0.0.0.0:8080/TCP", "[::]:8080/TCP", false),
+            ("0.0.0.0:8080/TCP", "[::1]:8080/TCP", false),
+            ("8080/TCP", "[::]:8080/TCP", true),
         ] {
             let key = PodKey::new("default", "web");
             let mut claims = Claims::default();

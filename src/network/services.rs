@@ -76,10 +76,19 @@ pub(super) fn assign(
     };
     numbers.retain(|_, number| !given(*number));
     for entry in view {
-        if entry.spec.address != ServiceAddress::Any {
+        let key = &entry.spec.key;
+        // One that has what was written may ask for an address of the other family beside it.
+        let given = match (&entry.spec.address, assigned.addresses.get(key)) {
+            (ServiceAddress::Any, _) => Vec::new(),
+            (ServiceAddress::Given(_), Some(given)) if entry.spec.families.are_two() => {
+                given.clone()
+            }
+            _ => continue,
+        };
+        let is_other = |address: &IpAddr| given.iter().all(|g| g.is_ipv4() != address.is_ipv4());
+        if !ranges.services.iter().any(|range| is_other(&range.addr())) {
             continue;
         }
-        let key = &entry.spec.key;
         let name = key.to_string();
         let found = number(&name, ranges, numbers, &owners).or_else(|_| {
             // Those of services that are gone are only kept while there is room.
@@ -88,7 +97,12 @@ pub(super) fn assign(
         });
         match found {
             Ok(number) => {
-                let list = addresses::addresses(&ranges.services, number);
+                let chosen = addresses::addresses(&ranges.services, number).into_iter();
+                let list: Vec<IpAddr> = given
+                    .iter()
+                    .copied()
+                    .chain(chosen.filter(is_other))
+                    .collect();
                 let list = entry.spec.families.of(&list);
                 assigned.addresses.insert(key.clone(), list);
             }

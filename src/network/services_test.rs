@@ -27,7 +27,7 @@ fn service(name: &str, address: ServiceAddress) -> ServiceEntry {
     };
     ServiceEntry {
         spec: Arc::new(ServiceSpec {
-            families: crate::spec::Families::All,
+            families: crate::spec::Families::All { v6_first: false },
             key: key(name),
             selector: BTreeMap::new(),
             address,
@@ -125,8 +125,49 @@ fn given_addresses_are_honoured_if_free_and_in_the_range() {
         let all: Vec<&IpAddr> = assigned.addresses.values().flatten().collect();
         let different: BTreeSet<&&IpAddr> = all.iter().collect();
         assert_eq!(all.len(), different.len(), "{all:?}");
-        assert_eq!(all.len(), if has_it { 3 } else { 2 });
+        assert_eq!(assigned.addresses.len(), if has_it { 3 } else { 2 });
     }
+}
+
+#[test]
+fn one_given_address_gets_one_of_the_other_family_beside_it() {
+    let both = Ranges {
+        pods: vec![
+            "10.77.0.0/20".parse().expect("a range"),
+            "fd00::/64".parse().expect("a range"),
+        ],
+        services: vec![
+            "10.77.16.0/24".parse().expect("a range"),
+            "fd00:1::/112".parse().expect("a range"),
+        ],
+    };
+    for (given, families, found) in [
+        (
+            "10.77.16.9",
+            Families::All { v6_first: false },
+            [true, false],
+        ),
+        (
+            "fd00:1::9",
+            Families::Both { v6_first: true },
+            [false, true],
+        ),
+    ] {
+        let mut entry = service("web", ServiceAddress::Given(vec![ip(given)]));
+        Arc::make_mut(&mut entry.spec).families = families;
+        let mut numbers = BTreeMap::new();
+        let assigned = assign(&[entry.clone()], &both, &node(), &mut numbers);
+        let own = &assigned.addresses[&key("web")];
+        assert_eq!(own[0], ip(given));
+        let of: Vec<bool> = own.iter().map(IpAddr::is_ipv4).collect();
+        assert_eq!((of, assigned.errors.len()), (found.to_vec(), 0), "{own:?}");
+        let again = assign(&[entry], &both, &node(), &mut numbers);
+        assert_eq!(again.addresses, assigned.addresses, "it is kept");
+    }
+    let mut entry = service("web", ServiceAddress::Given(vec![ip("10.77.16.9")]));
+    Arc::make_mut(&mut entry.spec).families = Families::Only { v6: false };
+    let assigned = assign(&[entry], &both, &node(), &mut BTreeMap::new());
+    assert_eq!(assigned.addresses[&key("web")], [ip("10.77.16.9")]);
 }
 
 #[test]

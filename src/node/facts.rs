@@ -21,6 +21,7 @@ impl Facts {
         Self(Arc::new(Mutex::new(Arc::new(NodeFacts {
             name: node_name.to_owned(),
             ips: addresses(own),
+            bridge_ips: own.to_vec(),
             cpu_milli: of(&shares.allocatable, "cpu"),
             memory_bytes: of(&shares.allocatable, "memory"),
             capacity_bytes: of(&shares.capacity, "memory"),
@@ -32,14 +33,15 @@ impl Facts {
         self.0.lock().expect("no panic holds this lock").clone()
     }
 
-    /// Reads the addresses again, without the `own` ones; returns whether they have changed.
+    /// Reads the addresses again, apart from the bridge's `own` ones; returns whether they have changed.
     pub(super) fn look_again(&self, own: &[IpAddr]) -> bool {
         let ips = addresses(own);
         let mut facts = self.0.lock().expect("no panic holds this lock");
-        let changed = facts.ips != ips;
+        let changed = facts.ips != ips || facts.bridge_ips != own;
         if changed {
             *facts = Arc::new(NodeFacts {
                 ips,
+                bridge_ips: own.to_vec(),
                 ..(**facts).clone()
             });
         }

@@ -237,7 +237,7 @@ impl Views {
     pub(super) fn keep_up(&mut self, state: &NodeState, facts: &NodeFacts) {
         if state.desired.is_some() && self.changes != state.network_changes {
             self.changes = state.network_changes;
-            let view = plan::network::view(state, &facts.ips);
+            let view = plan::network::view(state, facts.reachable_ips());
             self.set(view, self.services.clone());
         }
     }

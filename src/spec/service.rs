@@ -43,34 +43,46 @@ pub enum Families {
         v6: bool,
     },
     /// `PreferDualStack`: those that the node has.
-    All,
+    All {
+        /// `IPv6` comes first in `ipFamilies`, or among the addresses: what asks for one address gets that one.
+        v6_first: bool,
+    },
     /// `RequireDualStack`: a node without one of them is worth a warning.
-    Both,
+    Both {
+        /// See [`Self::All`].
+        v6_first: bool,
+    },
 }
 
 impl Families {
     /// Returns those of the addresses that the service has; all of them if none is of its family. The first address
     /// decides which family is the node's first.
     pub fn of(self, addresses: &[IpAddr]) -> Vec<IpAddr> {
-        let v6 = match (self, addresses.first()) {
-            (Self::Only { v6 }, _) => v6,
-            (Self::First, Some(first)) => first.is_ipv6(),
-            (Self::All | Self::Both, _) | (_, None) => return addresses.to_vec(),
+        let (v6, one) = match (self, addresses.first()) {
+            (Self::Only { v6 }, _) => (v6, true),
+            (Self::First, Some(first)) => (first.is_ipv6(), true),
+            (Self::All { v6_first } | Self::Both { v6_first }, _) => (v6_first, false),
+            (Self::First, None) => return Vec::new(),
         };
-        let wanted = addresses.iter().filter(|ip| ip.is_ipv6() == v6);
-        let wanted: Vec<IpAddr> = wanted.copied().collect();
-        match wanted.is_empty() {
-            true => addresses.to_vec(),
-            false => wanted,
+        let (mut wanted, other): (Vec<IpAddr>, Vec<IpAddr>) =
+            addresses.iter().partition(|ip| ip.is_ipv6() == v6);
+        if !one || wanted.is_empty() {
+            wanted.extend(other);
         }
+        wanted
+    }
+
+    /// Whether it is more than one.
+    pub fn are_two(self) -> bool {
+        matches!(self, Self::All { .. } | Self::Both { .. })
     }
 
     /// The family that is asked for by name and that a node with these has not: `IPv4` or `IPv6`.
     pub fn missing(self, has_v4: bool, has_v6: bool) -> Option<&'static str> {
         let (v4, v6) = match self {
-            Self::First | Self::All => (false, false),
+            Self::First | Self::All { .. } => (false, false),
             Self::Only { v6 } => (!v6, v6),
-            Self::Both => (true, true),
+            Self::Both { .. } => (true, true),
         };
         match () {
             () if v4 && !has_v4 => Some("IPv4"),
@@ -85,7 +97,7 @@ impl Families {
 pub enum ServiceAddress {
     /// An address of the node's service range, chosen by the node and kept.
     Any,
-    /// `clusterIPs`, as written.
+    /// `clusterIPs`, as written. One for two families gets the other one from the node.
     Given(Vec<IpAddr>),
     /// `clusterIP: None`: its name resolves to its pods' addresses.
     Headless,
@@ -162,12 +174,17 @@ mod tests {
             found.map(|ip| ip.to_string()).collect::<Vec<_>>()
         };
         let both = ["10.0.0.1", "fd00::1"];
+        let (v4_first, v6_first) = (
+            Families::All { v6_first: false },
+            Families::Both { v6_first: true },
+        );
         assert_eq!(of(Families::First, &both), ["10.0.0.1"]);
         assert_eq!(of(Families::First, &["fd00::1"]), ["fd00::1"]);
         assert_eq!(of(Families::Only { v6: true }, &both), ["fd00::1"]);
         assert_eq!(of(Families::Only { v6: true }, &both[..1]), ["10.0.0.1"]);
-        assert_eq!(of(Families::All, &both), both);
-        assert_eq!(of(Families::Both, &both[..1]), both[..1]);
+        assert_eq!(of(v4_first, &both), both);
+        assert_eq!(of(v6_first, &both), [both[1], both[0]]);
+        assert_eq!(of(v6_first, &both[..1]), both[..1]);
         assert_eq!(of(Families::First, &[]), [""; 0]);
     }
 
@@ -175,10 +192,15 @@ mod tests {
     fn a_family_that_is_asked_for_by_name_is_missed() {
         for (families, on_v4, on_v6, on_both) in [
             (Families::First, None, None, None),
-            (Families::All, None, None, None),
+            (Families::All { v6_first: true }, None, None, None),
             (Families::Only { v6: false }, None, Some("IPv4"), None),
             (Families::Only { v6: true }, Some("IPv6"), None, None),
-            (Families::Both, Some("IPv6"), Some("IPv4"), None),
+            (
+                Families::Both { v6_first: false },
+                Some("IPv6"),
+                Some("IPv4"),
+                None,
+            ),
         ] {
             let on = |v4, v6| families.missing(v4, v6);
             let found = (on(true, false), on(false, true), on(true, true));

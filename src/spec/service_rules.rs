@@ -42,7 +42,7 @@ pub(crate) fn service(
     let selector = selector(spec, kind, &at, report);
     let client_affinity = affinity(spec, &at, report);
     policies(spec, &at, report);
-    let families = families(spec);
+    let families = families(spec, &address);
     let metadata = path.field("metadata");
     let written = service.metadata.annotations.as_ref();
     let annotations = metadata.field("annotations");
@@ -372,16 +372,23 @@ fn policies(spec: &core::ServiceSpec, path: &Path<'_>, report: &Report) {
     }
 }
 
-/// The families that it asks for; two of them without a policy are both.
-fn families(spec: &core::ServiceSpec) -> Families {
+/// The families that it asks for: by name, or by its addresses. Two of them without a policy are both.
+fn families(spec: &core::ServiceSpec, address: &ServiceAddress) -> Families {
     let listed = spec.ip_families.as_deref().unwrap_or_default();
-    match (spec.ip_family_policy.as_deref(), listed) {
-        (Some("RequireDualStack"), _) => Families::Both,
-        (Some("PreferDualStack"), _) | (None, [_, _, ..]) => Families::All,
-        (_, [first, ..]) => Families::Only {
-            v6: first == "IPv6",
-        },
-        (_, []) => Families::First,
+    let given = match address {
+        ServiceAddress::Given(given) => &given[..],
+        _ => &[],
+    };
+    let listed_first = listed.first().map(|family| family == "IPv6");
+    let first = listed_first.or(given.first().map(IpAddr::is_ipv6));
+    let v6_first = first.unwrap_or(false);
+    let two = listed.len() > 1 || given.len() > 1;
+    match (spec.ip_family_policy.as_deref(), first) {
+        (Some("RequireDualStack"), _) => Families::Both { v6_first },
+        (Some("PreferDualStack"), _) => Families::All { v6_first },
+        (None, _) if two => Families::All { v6_first },
+        (_, Some(v6)) => Families::Only { v6 },
+        (_, None) => Families::First,
     }
 }
 

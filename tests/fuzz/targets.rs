@@ -275,7 +275,7 @@ fn key(name: &str) -> PodKey {
 fn zone() -> Zone {
     let service = |name: &str, address| ServiceEntry {
         spec: Arc::new(ServiceSpec {
-            families: coracle::spec::Families::All,
+            families: coracle::spec::Families::All { v6_first: false },
             key: key(name),
             selector: BTreeMap::new(),
             address,

@@ -207,7 +207,7 @@ pub fn service(name: &str, address: ServiceAddress, endpoints: Vec<Endpoint>) ->
         node_port: None,
     };
     let spec = ServiceSpec {
-        families: coracle::spec::Families::All,
+        families: coracle::spec::Families::All { v6_first: false },
         key: key(name),
         selector: BTreeMap::new(),
         address,

@@ -79,6 +79,25 @@ fn a_host_port_of_one_address_is_not_open_at_another() {
 }
 
 #[test]
+fn an_address_that_stands_for_all_stands_for_those_of_its_family() {
+    let world = World::new();
+    world.start_server("a", &shown("a", 9000, "0.0.0.0"));
+    world.start_server("b", &shown("b", 9001, "::"));
+    for (to, answers) in [
+        (at(NODE4, 9000), Some("a ")),
+        (at(NODE6, 9000), None),
+        (at(NODE4, 9001), None),
+        (at(NODE6, 9001), Some("b ")),
+    ] {
+        let said = world.remote.run(|| ask_tcp(to));
+        match answers {
+            Some(name) => assert!(said.expect("an answer").starts_with(name), "{to}"),
+            None => assert!(said.is_err(), "{to}: {said:?}"),
+        }
+    }
+}
+
+#[test]
 fn a_second_pod_with_a_port_waits_until_the_first_is_gone_and_the_event_names_both() {
     let world = World::new();
     world.start_server("a", &shown("a", 9000, ""));
@@ -133,27 +152,13 @@ fn ports_of_pods_on_the_nodes_network_are_taken_too() {
 fn a_client_reaches_the_new_pod_from_the_same_udp_port_when_the_pod_is_replaced() {
     let world = World::new();
     world.start_server("a", &shown("a", 9000, ""));
-    let socket = world
-        .remote
-        .run(|| std::net::UdpSocket::bind(("0.0.0.0", 0)));
-    let socket = socket.expect("bound");
-    socket
-        .set_read_timeout(Some(std::time::Duration::from_millis(200)))
-        .expect("timeout");
-    let ask = || {
-        let mut buffer = [0; 64];
-        let asked = socket.send_to(b"who?", at(NODE4, 9000));
-        let length = asked
-            .and_then(|_| socket.recv(&mut buffer))
-            .map_err(|error| error.to_string())?;
-        Ok::<_, String>(String::from_utf8_lossy(&buffer[..length]).into_owned())
-    };
-    assert!(wait_for("an answer", ask).starts_with("a "));
+    let ask = from_one_port(&world.remote, at(NODE4, 9000));
+    assert!(wait_for("an answer", &ask).starts_with("a "));
     world.agent.remove("a.yaml");
     world.agent.wait_gone("a");
     let _ = ask(); // The kernel would remember a packet that no pod receives, and later ones would not reach the next pod.
     world.start_server("b", &shown("b", 9000, ""));
-    assert!(wait_for("an answer", ask).starts_with("b "));
+    assert!(wait_for("an answer", &ask).starts_with("b "));
 }
 
 #[test]

@@ -45,6 +45,24 @@ fn flushed_rules_are_restored_within_seconds_and_foreign_tables_stay() {
 }
 
 #[test]
+fn a_client_that_began_while_the_rules_were_gone_is_led_to_the_pod_once_they_are_back() {
+    let world = World::new();
+    let ports = "    ports: [{containerPort: 8000, hostPort: 9000, protocol: UDP}]\n";
+    world.start_server("a", &who_pod("a", 8000, "", ports));
+    // Another program's rules have the kernel remember where packets went.
+    let nft = |args: &[&str]| world.node().ok("nft", args);
+    nft(&["add table inet own; add chain inet own in { type filter hook input priority 0; }"]);
+    nft(&["add rule inet own in ct state established accept"]);
+    world.agent.signal(Signal::SIGSTOP);
+    nft(&["delete", "table", "inet", BRIDGE]);
+    let ask = from_one_port(&world.remote, at(NODE4, 9000));
+    assert!(ask().is_err(), "nothing leads to the pod");
+    world.agent.signal(Signal::SIGCONT);
+    // It never pauses for the 30 s after which the kernel would forget it.
+    assert!(wait_for("an answer", ask).starts_with("a "));
+}
+
+#[test]
 fn a_bridge_deleted_by_hand_is_made_again_with_its_pods() {
     let (world, ips) = with_server();
     world.node().ip(&format!("link del {BRIDGE}"));

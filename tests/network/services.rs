@@ -271,6 +271,44 @@ fn a_headless_service_resolves_to_its_pods_addresses_and_srv_records() {
 }
 
 #[test]
+fn a_service_has_the_families_that_it_asks_for_in_their_order() {
+    let world = world();
+    let wait_spec = || {
+        wait_for("two addresses", || {
+            let shown = world.agent.ok(&["get", "services", "-o", "json"]);
+            let shown = serde_json::from_str::<serde_json::Value>(&shown).expect("JSON");
+            let spec = shown["items"][0]["spec"].clone();
+            match spec["clusterIPs"].as_array().map(Vec::len) {
+                Some(2) => Ok(spec),
+                _ => Err(spec.to_string()),
+            }
+        })
+    };
+    let both = format!("  ipFamilyPolicy: RequireDualStack\n  ipFamilies: [IPv6, IPv4]\n{WEB}");
+    world.agent.write("web.yaml", &service("web", &both));
+    let spec = wait_spec();
+    let first = spec["clusterIP"].as_str().unwrap_or_default();
+    assert!(first.contains(':'), "{spec}");
+    assert_eq!(spec["ipFamilies"], serde_json::json!(["IPv6", "IPv4"]));
+    assert_eq!(spec["ipFamilyPolicy"], "RequireDualStack");
+    spreads("web", || ask_name(&world, "web", 80));
+    // One that is written gets an address of the other family beside it.
+    let own = spec["clusterIPs"][1].as_str().expect("IPv4").to_owned();
+    world.agent.remove("web.yaml");
+    wait_for("an end", || {
+        match world.agent.ok(&["get", "services", "-o", "name"]) {
+            none if none.trim().is_empty() => Ok(()),
+            some => Err(some),
+        }
+    });
+    let given = format!("  ipFamilyPolicy: PreferDualStack\n  clusterIP: {own}\n{WEB}");
+    world.agent.write("web.yaml", &service("web", &given));
+    let spec = wait_spec();
+    assert_eq!(spec["clusterIP"], *own);
+    assert_eq!(spec["ipFamilies"], serde_json::json!(["IPv4", "IPv6"]));
+}
+
+#[test]
 fn a_client_with_affinity_always_reaches_the_same_pod() {
     let world = world();
     let spec = "  sessionAffinity: ClientIP\n  selector: {app: web}\n  ports: [{port: 80, targetPort: 8000}]\n";

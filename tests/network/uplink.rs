@@ -77,6 +77,53 @@ fn pods_reach_each_other_without_an_uplink_and_the_outside_once_there_is_one() {
 }
 
 #[test]
+fn a_service_leads_to_a_pod_on_the_nodes_network_without_an_uplink_and_with_one_that_goes() {
+    let world = World::with(Plan {
+        alone: true,
+        images: &[Image::Python],
+        ..Plan::default()
+    });
+    world.start_server("a", &who_pod("a", 8000, "", ""));
+    let own = "  hostNetwork: true\n";
+    world
+        .agent
+        .write("h.yaml", &who_pod_with("h", "{app: h}", 9000, own, ""));
+    world.agent.wait_running("h");
+    world.agent.write(
+        "svc.yaml",
+        "apiVersion: v1\nkind: Service\nmetadata: {name: h}\nspec:\n  selector: {app: h}\n  \
+         ports: [{port: 80, targetPort: 9000}]\n",
+    );
+    let script = "import socket; print(socket.create_connection(('h', 80), 2).recv(512).decode())";
+    let address = "jsonpath={.subsets[*].addresses[*].ip}";
+    let endpoint = || world.agent.ok(&["get", "endpoints", "h", "-o", address]);
+    let answers = |at: &str| {
+        wait_for("an answer", || {
+            let (fine, said) = exec(&world.agent, "a", &["python3", "-c", script]);
+            let shown = endpoint();
+            match fine && said.starts_with("h ") && shown.contains(at) {
+                true => Ok(shown),
+                false => Err(said + &shown),
+            }
+        })
+    };
+    let inside = answers("10.");
+    for (change, outside) in [
+        ("link add uplink type veth peer name far", false),
+        ("link set far up", false),
+        ("link set uplink up", false),
+        ("addr add 192.0.2.10/24 dev uplink", true),
+        ("link del uplink", false),
+    ] {
+        world.node().ip(change);
+        match outside {
+            true => _ = answers("192.0.2.10"),
+            false => assert_eq!(answers("10."), inside, "{change}"),
+        }
+    }
+}
+
+#[test]
 fn the_node_may_change_its_address() {
     let world = World::new();
     let ports = "    ports: [{containerPort: 8000, hostPort: 9000}]\n";

@@ -216,6 +216,24 @@ pub(crate) fn ask_udp(to: SocketAddr) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&buffer[..length]).trim().to_owned())
 }
 
+/// Asks over UDP, always from the same port.
+pub(crate) fn from_one_port(
+    host: &Netns,
+    to: SocketAddr,
+) -> impl Fn() -> Result<String, String> + use<> {
+    let socket = host.run(|| UdpSocket::bind(("0.0.0.0", 0)));
+    let socket = socket.expect("bound");
+    let limit = Duration::from_millis(200);
+    socket.set_read_timeout(Some(limit)).expect("timeout");
+    move || {
+        let mut buffer = [0; 64];
+        let asked = socket.send_to(b"who?", to);
+        let length = asked.and_then(|_| socket.recv(&mut buffer));
+        let length = length.map_err(|error| error.to_string())?;
+        Ok(String::from_utf8_lossy(&buffer[..length]).into_owned())
+    }
+}
+
 /// Gets a page by HTTP, with its head.
 pub(crate) fn get_page(to: SocketAddr, path: &str) -> io::Result<String> {
     let limit = Duration::from_secs(2);

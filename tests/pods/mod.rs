@@ -307,7 +307,7 @@ pub(crate) fn desired(pods: &[&Arc<PodSpec>]) -> Desired {
 /// A service that selects all pods.
 pub(crate) fn service(name: &str, with_unready: bool) -> ServiceSpec {
     ServiceSpec {
-        families: coracle::spec::Families::All,
+        families: coracle::spec::Families::All { v6_first: false },
         key: PodKey::new("default", name),
         selector: [("all".into(), "yes".into())].into(),
         address: ServiceAddress::Any,

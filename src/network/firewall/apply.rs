@@ -241,7 +241,7 @@ impl State {
         Step {
             version: self.version,
             restores: self.restores,
-            stale: self.doors.stale(&doors),
+            stale: self.doors.stale(&doors, self.in_force.is_some()),
             wanted,
             work,
             doors,

@@ -65,7 +65,7 @@ pub struct PodRules {
 pub struct HostPort {
     /// The protocol.
     pub protocol: Protocol,
-    /// One address of the node; `None` (also for `0.0.0.0` and `::`): all, of both families.
+    /// One address of the node, or `0.0.0.0` or `::` for all of that family; `None`: all of both.
     pub host_ip: Option<IpAddr>,
     /// The port on the node.
     pub port: u16,

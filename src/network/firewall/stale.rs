@@ -29,7 +29,10 @@ impl Doors {
             for port in &pod.host_ports {
                 let at = port.host_ip.filter(|at| !at.is_unspecified());
                 let behind = doors.behind.entry((port.protocol, at, port.port));
-                let to = pod.ips.iter().map(|ip| SocketAddr::new(*ip, port.to));
+                let leads =
+                    |ip: &&IpAddr| port.host_ip.is_none_or(|at| at.is_ipv4() == ip.is_ipv4());
+                let to = pod.ips.iter().filter(leads);
+                let to = to.map(|ip| SocketAddr::new(*ip, port.to));
                 behind.or_default().extend(to);
             }
         }
@@ -45,12 +48,13 @@ impl Doors {
         doors
     }
 
-    /// The connections that may be stale once the `new` rules are in force.
-    pub(super) fn stale(&self, new: &Self) -> Stale {
+    /// The connections that may be stale once the `new` rules are in force. Where it is not known what was in force
+    /// meanwhile, that is all: a sender that began while the rules were flushed was led nowhere.
+    pub(super) fn stale(&self, new: &Self, is_known: bool) -> Stale {
         let keys: BTreeSet<&Door> = self.behind.keys().chain(new.behind.keys()).gather();
-        let changed = keys.into_iter().filter(|door| {
-            door.0 == Protocol::Udp && self.behind.get(door) != new.behind.get(door)
-        });
+        let is_same = |door: &Door| is_known && self.behind.get(door) == new.behind.get(door);
+        let changed = keys.into_iter();
+        let changed = changed.filter(|door| door.0 == Protocol::Udp && !is_same(door));
         let none = BTreeSet::new();
         let doors = changed.map(|door| (*door, new.behind.get(door).unwrap_or(&none).clone()));
         let served = self.behind.values().flatten();
@@ -194,7 +198,7 @@ mod tests {
     }
 
     fn between(old: &[(u8, &[HostPort])], new: &[(u8, &[HostPort])]) -> Stale {
-        Doors::new(&rules(old)).stale(&Doors::new(&rules(new)))
+        Doors::new(&rules(old)).stale(&Doors::new(&rules(new)), true)
     }
 
     fn connection(protocol: u8, to: &str, port: u16, answers_from: &str) -> Connection {

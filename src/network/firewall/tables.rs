@@ -246,20 +246,17 @@ impl Tables {
         let protocol = word(port.protocol);
         for ip in &pod.ips {
             let to = Some(format!("{ip} . {}", port.to));
-            match (port.host_ip.filter(|at| !at.is_unspecified()), ip) {
-                (None, IpAddr::V4(_)) => {
-                    self.put("hostport4", format!("{protocol} . {}", port.port), to);
+            let pick = |four, six| if ip.is_ipv4() { four } else { six };
+            match port.host_ip {
+                Some(at) if at.is_ipv4() != ip.is_ipv4() => {}
+                Some(at) if !at.is_unspecified() => {
+                    let key = format!("{at} . {protocol} . {}", port.port);
+                    self.put(pick("hostip4", "hostip6"), key, to);
                 }
-                (None, IpAddr::V6(_)) => {
-                    self.put("hostport6", format!("{protocol} . {}", port.port), to);
+                Some(_) | None => {
+                    let key = format!("{protocol} . {}", port.port);
+                    self.put(pick("hostport4", "hostport6"), key, to);
                 }
-                (Some(IpAddr::V4(at)), IpAddr::V4(_)) => {
-                    self.put("hostip4", format!("{at} . {protocol} . {}", port.port), to);
-                }
-                (Some(IpAddr::V6(at)), IpAddr::V6(_)) => {
-                    self.put("hostip6", format!("{at} . {protocol} . {}", port.port), to);
-                }
-                (Some(IpAddr::V4(_)), IpAddr::V6(_)) | (Some(IpAddr::V6(_)), IpAddr::V4(_)) => {}
             }
         }
     }

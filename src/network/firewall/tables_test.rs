@@ -64,7 +64,7 @@ fn example() -> Ruleset {
                 3,
                 vec![
                     host_port(Protocol::Tcp, Some("127.0.0.1"), 9090, 90),
-                    host_port(Protocol::Sctp, Some("::"), 36412, 36412),
+                    host_port(Protocol::Sctp, Some("0.0.0.0"), 36412, 36412),
                     host_port(Protocol::Tcp, Some("2001:db8::1"), 9090, 90),
                 ],
             ),

@@ -55,7 +55,7 @@ fn service(
         .collect();
     ServiceEntry {
         spec: Arc::new(ServiceSpec {
-            families: crate::spec::Families::All,
+            families: crate::spec::Families::All { v6_first: false },
             key: key(name),
             selector: BTreeMap::new(),
             address,

@@ -35,7 +35,8 @@ pub fn service<'r>(
             1 => "SingleStack",
             _ => "PreferDualStack",
         };
-        spec.ip_family_policy = Some(policy.to_owned());
+        let given = spec.ip_family_policy.take();
+        spec.ip_family_policy = given.or_else(|| Some(policy.to_owned()));
     }
     service
 }
