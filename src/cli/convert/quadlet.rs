@@ -6,7 +6,7 @@ use super::project::Project;
 use super::run_line::{alias, mount, options, push, push_text, raw_file, secret};
 use super::tree::{Entries, find, has, scalar, set, set_map, set_text, texts, word};
 use super::unit::{Unit, adds_to, folders, is_true, unquoted};
-use super::unit_order::depend;
+use super::unit_order::{depend, turn_round};
 use super::words::split_unit;
 use crate::spec::value::Value;
 use crate::types::InOrder;
@@ -39,7 +39,8 @@ pub(super) fn load(
     source: &Source<'_>,
     project: &mut Project,
 ) -> Result<Vec<String>, String> {
-    let units = read(files, source)?;
+    let mut units = read(files, source)?;
+    turn_round(&mut units, project);
     for unit in &units {
         for specifier in &unit.unknown {
             project.leave_out(unit, format_args!("{specifier}: it stays as it is written"));
@@ -195,8 +196,9 @@ fn lost(unit: &Unit, section: &str, known: &[&str], project: &mut Project) {
 
 /// The sections for systemd. The keys of a container's `[Service]` are named at the container.
 fn around(unit: &Unit, project: &mut Project) {
-    const KNOWN: [&str; 8] = [
+    const KNOWN: [&str; 9] = [
         "After",
+        "Before",
         "BindsTo",
         "DefaultDependencies",
         "Description",

@@ -1,10 +1,46 @@
-//! The order of quadlet units: `After`, `Requires` and the like as `depends_on`.
+//! The order of quadlet units: `After` as `depends_on`. `Requires` and the like only start what they name.
 
 use super::order;
 use super::project::Project;
 use super::tree::{Entries, entries, find, find_mut, map_of_texts, set};
 use super::unit::Unit;
 use crate::spec::value::Value;
+
+/// Turns `Before` round: the unit that it names starts after this one.
+pub(super) fn turn_round(units: &mut [Unit], project: &mut Project) {
+    for at in 0..units.len() {
+        let unit = &units[at];
+        let own = match &*unit.kind {
+            "container" | "kube" => format!("{}.service", unit.name),
+            kind => format!("{}-{kind}.service", unit.name),
+        };
+        let words = unit.values("Unit", "Before").join(" ");
+        for word in words.split_whitespace() {
+            let name = word.rsplit_once('.').map_or(word, |(name, _)| name);
+            let later = units.iter_mut().find(|unit| match &*unit.kind {
+                "pod" => word == format!("{}.pod", unit.name) || runs_as(unit, "Pod", name),
+                "container" => runs_as(unit, "Container", name),
+                kind => kind == "kube" && runs_as(unit, "Kube", name),
+            });
+            match later {
+                Some(later) => {
+                    let after = ("Unit".to_owned(), "After".to_owned(), own.clone());
+                    later.keys.push(after);
+                }
+                None => project.leave_out(&units[at], format_args!("Before={word}")),
+            }
+        }
+    }
+}
+
+/// Whether a unit is run by a service of this name.
+fn runs_as(unit: &Unit, section: &str, name: &str) -> bool {
+    let own = match section {
+        "Pod" => name.strip_suffix("-pod"),
+        _ => Some(name),
+    };
+    own == Some(&*unit.name) || unit.last(section, "ServiceName") == Some(name)
+}
 
 /// What a unit starts after: its container waits for that, or its pod's first container. A manifest that exists already is
 /// left as it is.
@@ -39,12 +75,14 @@ pub(super) fn depend(unit: &Unit, units: &[Unit], heads: &[(&str, String)], proj
             let named = |kind: &str, name: &str| {
                 let mut units = units.iter();
                 let section = if kind == "kube" { "Kube" } else { "Container" };
-                let is_it = |unit: &&Unit| {
-                    unit.name == name || unit.last(section, "ServiceName") == Some(name)
-                };
-                units.find(|unit| unit.kind == kind && is_it(unit))
+                units.find(|unit| unit.kind == kind && runs_as(unit, section, name))
             };
             let other = named("container", name).or_else(|| named("container", head?));
+            let is_given = other.is_some() || named("kube", name).is_some();
+            // It starts by itself, at the same time.
+            if is_given && *key != "After" {
+                continue;
+            }
             let instead = match (own, other) {
                 (Some(own), Some(other)) if other.name != own => {
                     let is_oneshot = other.last("Service", "Type") == Some("oneshot");
@@ -58,7 +96,7 @@ pub(super) fn depend(unit: &Unit, units: &[Unit], heads: &[(&str, String)], proj
                     continue;
                 }
                 (Some(_), Some(_)) => continue,
-                (Some(_), None) if named("kube", name).is_none() => {
+                (Some(_), None) if !is_given => {
                     format!("`coracle.dev/after` takes `unit:{word}`")
                 }
                 (Some(_), None) => "`coracle.dev/after` takes the names of its pods".to_owned(),

@@ -394,6 +394,62 @@ fn units_of_one_pod_are_in_order_and_a_oneshot_is_waited_for_to_its_end() {
 }
 
 #[test]
+fn only_after_and_before_order_units() {
+    let given = |core: &str, nginx: &str| {
+        let unit = |keys: &str| format!("[Unit]\n{keys}\n[Container]\nImage=i\n");
+        let files = [
+            ("core.container", &*unit(core)),
+            ("nginx.container", &*unit(nginx)),
+        ];
+        units(&files).unwrap()
+    };
+    for (core, nginx, wanted) in [
+        (
+            "Wants=nginx.service\nBefore=nginx.service",
+            "After=core.service",
+            Some("core"),
+        ),
+        ("Before=nginx.service nginx.container", "", Some("core")),
+        (
+            "Requires=nginx.service\nAfter=nginx.service",
+            "",
+            Some("nginx"),
+        ),
+        ("Wants=nginx.service", "", None),
+        ("Requires=nginx.service", "BindsTo=core.service", None),
+    ] {
+        let made = given(core, nginx);
+        let after: Vec<&str> = made
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix("coracle.dev/after: "))
+            .collect();
+        assert_eq!(after, Vec::from_iter(wanted), "{core} {nginx}: {made}");
+        assert!(!made.contains("not carried over"), "{core} {nginx}: {made}");
+    }
+    let alone = given("Before=other.service\nWants=gone.service", "");
+    let expected = [
+        "core.container: Before=other.service",
+        "core: Wants=gone.service: `coracle.dev/after` takes `unit:gone.service`",
+    ];
+    check("alone", &alone, &expected, &[]);
+    let pod = units(&[
+        ("p.pod", "[Unit]\nBefore=web.service\n[Pod]\n"),
+        ("a.container", "[Container]\nImage=a\nPod=p.pod\n"),
+        (
+            "b.container",
+            "[Unit]\nBefore=p-pod.service\n[Container]\nImage=b\n",
+        ),
+        (
+            "web.container",
+            "[Unit]\nRequires=p-pod.service\n[Container]\nImage=w\n",
+        ),
+    ])
+    .unwrap();
+    let expected = ["coracle.dev/after: p\n", "coracle.dev/after: b\n"];
+    check("pod", &pod, &expected, &["not carried over"]);
+}
+
+#[test]
 fn switches_of_commands_may_be_off() {
     for (switches, on) in [
         ("--privileged --read-only", true),
