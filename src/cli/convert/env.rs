@@ -1,6 +1,7 @@
 //! `environment` and `env_file`: the variables of a container.
 
 use super::interpolate::{env_file_after, raw_env_file, unset};
+use super::mounts::key_of;
 use super::network::fixed_address;
 use super::tree::{
     Entries, find, items, map, map_of_texts, pairs, scalar, set, set_list, set_text, word,
@@ -57,16 +58,17 @@ fn variable(work: &Work<'_>, name: &str, value: &str, all: &mut Vec<Value>) {
 fn of_secret(work: &Work<'_>, item: &Value, all: &mut Vec<Value>) {
     let name = scalar(item, "secret").unwrap_or_default();
     let object = work.shared.named("Secret", name);
-    let key = map_of_texts(&[("name", &object), ("key", name)]);
+    let key = key_of(name);
+    let from = map_of_texts(&[("name", &object), ("key", &key)]);
     let mut variable = Entries::new();
     set_text(
         &mut variable,
         "name",
         scalar(item, "name").unwrap_or_default(),
     );
-    set(&mut variable, "valueFrom", map([("secretKeyRef", key)]));
+    set(&mut variable, "valueFrom", map([("secretKeyRef", from)]));
     all.push(Value::Map(variable));
-    let what = format_args!("secret {name}: make a Secret `{object}` with the key `{name}`");
+    let what = format_args!("secret {name}: make a Secret `{object}` with the key `{key}`");
     work.lost(all, what);
 }
 

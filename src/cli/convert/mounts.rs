@@ -496,6 +496,15 @@ fn octal(mode: &Value) -> Option<u32> {
     (mode <= 0o777).then_some(mode)
 }
 
+/// The key of a secret or config in its object.
+pub(super) fn key_of(name: &str) -> String {
+    let letter = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    match name.replace(|c| !letter(c), "") {
+        none if none.is_empty() => "content".to_owned(),
+        key => key,
+    }
+}
+
 /// The key and the name of the object with a secret's or config's content. If the content is not here, the comment says
 /// what to make.
 fn object(work: &Work<'_>, name: &str, is_secret: bool, all: &mut Vec<Value>) -> (String, String) {
@@ -505,15 +514,12 @@ fn object(work: &Work<'_>, name: &str, is_secret: bool, all: &mut Vec<Value>) ->
         false => ("ConfigMap", &project.configs),
     };
     let declared = find(declared, name).unwrap_or(&Value::Null);
-    let letter = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    let mut key = name.replace(|c| !letter(c), "");
-    if key.is_empty() {
-        key.push_str("content");
-    }
+    let key = key_of(name);
     let (external, own_name) = elsewhere(declared);
     let object = match own_name {
         Some(name) => work.shared.named(kind, name),
-        None if external => work.shared.named(kind, name),
+        // podman makes none.
+        None if external || project.origin != "compose" => work.shared.named(kind, name),
         None => work.shared.object(kind, &format!("file {name}"), name),
     };
     let source = work.shared.source;

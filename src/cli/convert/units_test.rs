@@ -450,6 +450,34 @@ fn only_after_and_before_order_units() {
 }
 
 #[test]
+fn a_secret_that_is_a_file_and_a_variable_is_one_secret() {
+    let both = "Secret=my_pw\nSecret=my_pw,type=env,target=PW";
+    let made = units(&[
+        ("a.container", &*format!("[Container]\nImage=a\n{both}\n")),
+        (
+            "b.container",
+            "[Container]\nImage=b\nSecret=my_pw,type=env\n",
+        ),
+        (
+            "c.container",
+            "[Container]\nImage=c\nSecret=my_pw,target=/x\n",
+        ),
+    ])
+    .unwrap();
+    check(
+        "secret",
+        &made,
+        &[
+            "secretName: my-pw\n",
+            "subPath: my_pw\n",
+            "name: my-pw\n          key: my_pw\n",
+            "make a Secret `my-pw` with the key `my_pw`",
+        ],
+        &["my-pw-2"],
+    );
+}
+
+#[test]
 fn switches_of_commands_may_be_off() {
     for (switches, on) in [
         ("--privileged --read-only", true),
