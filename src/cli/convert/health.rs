@@ -26,8 +26,7 @@ pub(super) fn probes(work: &Work<'_>, service: &Value, container: &mut Entries) 
         ["CMD"] if is_list => return,
         ["CMD", program @ ..] if is_list => program,
         words => {
-            let is_marked = is_list && words[0] == "CMD-SHELL";
-            line = words[usize::from(is_marked)..].join(" ");
+            line = words[usize::from(is_list)..].join(" ");
             &["/bin/sh", "-c", &line]
         }
     };

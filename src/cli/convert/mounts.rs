@@ -1,5 +1,7 @@
 //! `volumes`, `tmpfs`, `shm_size`, `secrets` and `configs`: what is mounted into a container, and from where.
 
+use super::run_line::READ_ONLY_TMPFS;
+use super::shape::lacks_source;
 use super::tree::{
     Commented, Entries, entries, find, is_on, is_yes, items, map, map_of_texts, number, scalar,
     scalars, set, set_on, set_text, text, word,
@@ -62,8 +64,7 @@ pub(super) fn mounts(work: &Work<'_>, service: &Value, pod: &mut Pod) -> Vec<Val
     }
     let shares_memory = scalar(service, "ipc") == Some("host");
     let wanted = scalar(service, "shm_size");
-    let own = |mount: &Value| scalar(mount, "mountPath") == Some("/dev/shm");
-    if shares_memory && wanted.is_some() && !all.iter().any(own) {
+    if shares_memory && wanted.is_some() && !is_taken(&all, "/dev/shm") {
         let what = format_args!("shm_size: with `ipc: host` it is the node's memory, of its size");
         work.lost(&mut all, what);
     }
@@ -82,6 +83,18 @@ pub(super) fn mounts(work: &Work<'_>, service: &Value, pod: &mut Pod) -> Vec<Val
     }
     files(work, service, true, pod, &mut all);
     files(work, service, false, pod, &mut all);
+    if is_on(service, "read_only") && is_on(service, READ_ONLY_TMPFS) {
+        for target in ["/run", "/tmp", "/var/tmp"] {
+            let mount = Mount {
+                kind: "tmpfs",
+                target,
+                ..Mount::default()
+            };
+            if !is_taken(&all, target) {
+                add(work, &mount, pod, &mut all);
+            }
+        }
+    }
     if !is_on(service, "privileged") {
         let what =
             format_args!("propagation: only a privileged container passes mounts on to the node");
@@ -178,9 +191,15 @@ fn propagation(option: &str) -> Option<&'static str> {
 
 fn long(work: &Work<'_>, item: &Value, pod: &mut Pod, all: &mut Vec<Value>) {
     let inner = |key: &str, field: &str| item.get(key).and_then(|v| scalar(v, field));
+    // Only podman mounts a path without a source: the same one.
+    let other = if lacks_source(Some(item)) {
+        "target"
+    } else {
+        "source"
+    };
     let mount = Mount {
         kind: scalar(item, "type").unwrap_or("volume"),
-        source: scalar(item, "source").unwrap_or_default(),
+        source: scalar(item, other).unwrap_or_default(),
         target: scalar(item, "target").unwrap_or_default(),
         read_only: is_on(item, "read_only"),
         propagation: inner("bind", "propagation").and_then(propagation),
@@ -231,6 +250,12 @@ fn unknown_options(key: &str, value: &Value) -> Vec<String> {
     unknown
 }
 
+/// Whether something is mounted there.
+fn is_taken(all: &[Value], target: &str) -> bool {
+    let mut all = all.iter();
+    all.any(|mount| scalar(mount, "mountPath") == Some(target))
+}
+
 fn add(work: &Work<'_>, mount: &Mount, pod: &mut Pod, all: &mut Vec<Value>) {
     let target = mount.target.trim_end_matches('/');
     let target = if target.is_empty() { "/" } else { target };
@@ -240,11 +265,18 @@ fn add(work: &Work<'_>, mount: &Mount, pod: &mut Pod, all: &mut Vec<Value>) {
     if !target.starts_with('/') || target.contains(':') || target == "/" {
         return lost(all, "no path of a container");
     }
-    let taken = |m: &Value| scalar(m, "mountPath") == Some(target);
-    if all.iter().any(taken) {
+    if is_taken(all, target) {
         return lost(all, "something is mounted there already");
     }
     let mut read_only = mount.read_only;
+    let begins = mount.source.starts_with(['$', '%']);
+    if begins || mount.kind == "volume" && mount.source.contains(['$', '%']) {
+        let why = format!(
+            "nothing can be called `{}`: write what that stands for",
+            mount.source
+        );
+        return lost(all, &why);
+    }
     let volume = match mount.kind {
         "bind" => bind(work, mount.source, pod),
         "volume" if mount.source.is_empty() => Ok(scratch(pod, target)),

@@ -7,6 +7,7 @@ use super::command_line;
 use super::include::{folder, include, rebase};
 use super::interpolate::{Variables, unset};
 use super::network::extra_hosts;
+use super::order::after;
 use super::shape;
 use super::tree::{
     Entries, entries, find_mut, has, is_on, items, map, map_of_texts, pairs, plain, remove, scalar,
@@ -185,6 +186,9 @@ fn choose(
             }
             _ => {
                 command_line::check(name, &service)?;
+                if after(&service).iter().any(|on| on.of == name) {
+                    return Err(format!("depends_on of `{name}`: it waits for itself"));
+                }
                 project.services.push((name.clone(), service));
             }
         }

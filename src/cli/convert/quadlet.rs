@@ -3,7 +3,7 @@
 use super::Source;
 use super::health;
 use super::project::Project;
-use super::run_line::{alias, mount, options, push, push_text, raw_file, secret};
+use super::run_line::{READ_ONLY_TMPFS, alias, mount, options, push, push_text, raw_file, secret};
 use super::tree::{Entries, find, has, scalar, set, set_map, set_text, texts, word};
 use super::unit::{Unit, adds_to, folders, is_true, unquoted};
 use super::unit_order::{depend, turn_round};
@@ -266,6 +266,7 @@ const SAME: &[(&str, &str)] = &[
     ("PublishPort", "*ports"),
     ("Pull", "pull_policy"),
     ("ReadOnly", "read_only"),
+    ("ReadOnlyTmpfs", READ_ONLY_TMPFS),
     ("RunInit", "init"),
     ("ShmSize", "shm_size"),
     ("StopSignal", "stop_signal"),
@@ -362,6 +363,7 @@ fn same(key: &str, value: &str, service: &mut Entries) -> Result<bool, String> {
 
 fn container(unit: &Unit, units: &[Unit]) -> Result<Entries, String> {
     let mut service = Entries::new();
+    set_text(&mut service, READ_ONLY_TMPFS, "true");
     let mut check = Entries::new();
     let of = |why: String| format!("{}.container: {why}", unit.name);
     for (section, key, value) in &unit.keys {

@@ -3,10 +3,11 @@
 use super::health;
 use super::kind;
 use super::project::Project;
+use super::shape::{NO_SOURCE, lacks_source};
 use super::tree::{
-    Entries, find, find_mut, inner, map_of_texts, scalar, set, set_text, text, texts, word,
+    Entries, find, find_mut, inner, map_of_texts, remove, scalar, set, set_text, text, texts, word,
 };
-use super::words::{first_free, object_name, split};
+use super::words::{fields, first_free, object_name, split};
 use crate::spec::value::Value;
 
 /// What becomes of an option.
@@ -37,6 +38,9 @@ use Option_::{
     Alias, Entrypoint, EnvFile, Health, List, Mount, Network, Nothing, NothingWith, Secret, Switch,
     Text,
 };
+
+/// podman's: a root that can only be read has places in memory that can be written.
+pub(super) const READ_ONLY_TMPFS: &str = "x-read-only-tmpfs";
 
 const OPTIONS: &[(&str, Option_)] = &[
     (" -p --publish ", List("ports")),
@@ -107,12 +111,13 @@ const OPTIONS: &[(&str, Option_)] = &[
         Text(""),
     ),
     (
-        " --env-host --no-hosts --no-hostname --read-only-tmpfs --unsetenv-all --passwd --http-proxy --rmi --use-api-socket ",
+        " --env-host --no-hosts --no-hostname --unsetenv-all --passwd --http-proxy --rmi --use-api-socket ",
         Switch(""),
     ),
     (" --init ", Switch("init")),
     (" --privileged ", Switch("privileged")),
     (" --read-only ", Switch("read_only")),
+    (" --read-only-tmpfs ", Switch(READ_ONLY_TMPFS)),
     (" -t --tty ", Switch("tty")),
     (" -i --interactive ", Switch("stdin_open")),
     (" -P --publish-all ", Switch("publish_all")),
@@ -209,19 +214,20 @@ fn without_shell(line: &str) -> Result<String, String> {
 /// One command with its words.
 pub(super) fn command(words: &[String], project: &mut Project) -> Result<(), String> {
     let mut rest = words;
-    let mut by_docker = false;
+    let (mut by_docker, mut by_podman) = (false, false);
     while let [first, more @ ..] = rest {
         match &**first {
             "sudo" | "docker" | "podman" | "nerdctl" | "container" | "$" => rest = more,
             _ => break,
         }
         by_docker |= first == "docker";
+        by_podman |= first == "podman";
     }
     match rest {
         [verb, rest @ ..]
             if matches!(&**verb, "run" | "create") && rest.len() < words.len() - 1 =>
         {
-            let (given, service) = service(rest)?;
+            let (given, service) = service(rest, by_podman)?;
             project.by_docker |= by_docker;
             let name = given.unwrap_or_else(|| free_name(&service, project));
             project.add(name, Value::Map(service))
@@ -235,9 +241,16 @@ pub(super) fn command(words: &[String], project: &mut Project) -> Result<(), Str
 }
 
 /// The words after `run`: options, image, command. With it goes the name that is given.
-fn service(words: &[String]) -> Result<(Option<String>, Entries), String> {
+fn service(words: &[String], by_podman: bool) -> Result<(Option<String>, Entries), String> {
     let mut service = Entries::new();
+    if by_podman {
+        set_text(&mut service, READ_ONLY_TMPFS, "true");
+    }
     let rest = options(words, &mut service)?;
+    // To podman, the target is the source, too.
+    if !by_podman && lacks_source(find(&service, "volumes")) {
+        return Err(format!("--mount: {NO_SOURCE}"));
+    }
     let [image, command @ ..] = rest else {
         return Err("the command names no image".to_owned());
     };
@@ -331,8 +344,9 @@ fn option(
     if let Switch(key) = option {
         let off = ["0", "f", "F", "false", "FALSE", "False"];
         let key = if key.is_empty() { name } else { key };
-        if given.is_none_or(|word| !off.contains(&word)) {
-            set_text(service, key, "true");
+        match given.is_none_or(|word| !off.contains(&word)) {
+            true => set_text(service, key, "true"),
+            false => remove(service, key),
         }
         return Ok(false);
     }
@@ -413,8 +427,9 @@ const MOUNT: &[(&str, &str)] = &[
 /// `type=bind,source=/a,target=/b,readonly` as a volume in its long form.
 pub(super) fn mount(value: &str) -> Value {
     let mut all = Entries::new();
-    let is_image = value.split(',').any(|part| part == "type=image");
-    for part in value.split(',') {
+    let parts = fields(value);
+    let is_image = parts.iter().any(|part| part == "type=image");
+    for part in &parts {
         let (key, value) = part.split_once('=').unwrap_or((part, "true"));
         let (key, value) = match ["rslave", "rshared", "slave", "shared"].contains(&key) {
             true => ("bind-propagation", key),

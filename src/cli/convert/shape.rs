@@ -129,6 +129,19 @@ const NESTED: &[(&str, &[&str])] = &[
 
 const NO_LIST: &str = "it is a list, not a mapping";
 
+/// What is said of mounts of which [`lacks_source`] is true.
+pub(super) const NO_SOURCE: &str = "a bind mount needs a `source`";
+
+/// Whether one of these volumes is a path of the node, and does not say which.
+pub(super) fn lacks_source(volumes: Option<&Value>) -> bool {
+    let is = |value: Option<&Value>, wanted: &str| meant(value).and_then(word) == Some(wanted);
+    let mut volumes = items(volumes).iter();
+    volumes.any(|item| {
+        let source = item.get("source");
+        is(item.get("type"), "bind") && (meant(source).is_none() || is(source, ""))
+    })
+}
+
 /// Refuses services of a file that compose refuses, all of them at once.
 pub(super) fn refused(file: &Value) -> Result<(), String> {
     let mut wrong = Vec::new();
@@ -144,11 +157,20 @@ pub(super) fn refused(file: &Value) -> Result<(), String> {
                 single(value, SWITCHES.contains(&&**key), &mut say);
             } else if OF_EITHER.contains(&&**key) && !entries(Some(value)).is_empty() {
                 say(NO_LIST.to_owned());
+            } else if key == "volumes" && lacks_source(Some(value)) {
+                say(NO_SOURCE.to_owned());
             } else if key == "healthcheck" {
                 for (field, value) in entries(Some(value)) {
                     let mut say = |what: String| say(format!("{field}: {what}"));
                     match (&**field, meant(Some(value))) {
-                        ("test", Some(test)) => texts("test", ": ", test, &mut say),
+                        ("test", Some(test)) => {
+                            texts("test", ": ", test, &mut say);
+                            let Value::List(all) = test else { continue };
+                            let first = all.first().and_then(word).unwrap_or("NONE");
+                            if !["CMD", "CMD-SHELL", "NONE"].contains(&first) {
+                                say("a list begins with `CMD`, `CMD-SHELL` or `NONE`".to_owned());
+                            }
+                        }
                         (_, Some(value)) if !field.starts_with("x-") => {
                             single(value, field == "disable", &mut say);
                         }
@@ -350,6 +372,23 @@ mod tests {
             (
                 "depends_on: {b: {condition: service_completed_succesfully}}",
                 "b: there is no condition `service_completed_succesfully`, only `service_",
+            ),
+            (
+                "volumes: [{type: bind, target: /x}]",
+                "volumes of `a`: a bind mount needs a `source`",
+            ),
+            (
+                "volumes: ['/y:/y', {type: bind, source: '', target: /x}]",
+                "volumes of `a`: a bind mount needs a `source`",
+            ),
+            (
+                "depends_on: [b, a]",
+                "depends_on of `a`: it waits for itself",
+            ),
+            ("links: [a]", "depends_on of `a`: it waits for itself"),
+            (
+                "healthcheck: {test: [curl, x]}",
+                "healthcheck of `a`: test: a list begins with `CMD`, `CMD-SHELL` or `NONE`",
             ),
             (
                 "healthcheck: {test: [CMD, a: b]}",

@@ -1,6 +1,7 @@
 //! Files of systemd's syntax: sections of keys, as quadlet units are written.
 
 use super::tree::is_yes;
+use super::words::fields;
 
 /// The endings of units.
 pub(super) const KINDS: [&str; 7] = [
@@ -165,13 +166,16 @@ impl Unit {
                 "Yaml" | "ConfigMap" => joined(value),
                 "Volume" if value.starts_with('.') => joined(value),
                 "Mount" => {
-                    let parts = value.split(',').map(|part| match part.split_once('=') {
-                        Some((key @ ("source" | "src"), path)) if path.starts_with('.') => {
-                            format!("{key}={}", joined(path))
+                    let mut parts = fields(value);
+                    for part in &mut parts {
+                        if let Some((key @ ("source" | "src"), path)) = part.split_once('=')
+                            && path.starts_with('.')
+                        {
+                            *part = format!("{key}={}", joined(path));
                         }
-                        _ => part.to_owned(),
-                    });
-                    parts.collect::<Vec<_>>().join(",")
+                        *part = format!("\"{}\"", part.replace('"', "\"\""));
+                    }
+                    parts.join(",")
                 }
                 _ => continue,
             };
@@ -182,11 +186,13 @@ impl Unit {
     pub(super) fn names(&self) -> Vec<String> {
         let mut all: Vec<String> = Vec::new();
         for (_, key, value) in &self.keys {
+            let parts;
             let name = match &**key {
                 "Image" | "Pod" => unquoted(value),
                 "Volume" | "Network" => value.split(':').next().unwrap_or_default(),
                 "Mount" => {
-                    let mut parts = value.split(',').filter_map(|part| part.split_once('='));
+                    parts = fields(value);
+                    let mut parts = parts.iter().filter_map(|part| part.split_once('='));
                     let source = parts.find(|(key, _)| matches!(*key, "source" | "src"));
                     source.map_or("", |(_, source)| source)
                 }

@@ -220,7 +220,6 @@ fn options_of_commands_take_their_values() {
         ("--uidmap 0:1:2 --timeout 5", "--timeout"),
         ("--label-file f", "--label-file"),
         ("--no-hosts", "--no-hosts"),
-        ("--read-only-tmpfs", "--read-only-tmpfs"),
     ] {
         let made = line(&format!("docker run {option} nginx")).unwrap();
         check(option, &made, &["image: nginx", wanted], &[]);
@@ -450,6 +449,77 @@ fn only_after_and_before_order_units() {
 }
 
 #[test]
+fn a_root_that_can_only_be_read_has_podmans_places_in_memory() {
+    let unit = |keys: &str| {
+        let text = format!("[Container]\nImage=i\n{keys}\n");
+        units(&[("q.container", &text)]).unwrap()
+    };
+    for (made, places) in [
+        (unit("ReadOnly=true"), "/run /tmp /var/tmp"),
+        (unit("ReadOnly=yes\nReadOnlyTmpfs=false"), ""),
+        (unit("ReadOnlyTmpfs=true"), ""),
+        (
+            unit("ReadOnly=true\nVolume=/srv/t:/tmp/\nTmpfs=/run"),
+            "/run /var/tmp",
+        ),
+        (
+            unit("ReadOnly=true\nPodmanArgs=--read-only-tmpfs=false"),
+            "",
+        ),
+        (
+            line("sudo podman run --read-only a:1").unwrap(),
+            "/run /tmp /var/tmp",
+        ),
+        (
+            line("podman run --read-only --read-only-tmpfs=false a:1").unwrap(),
+            "",
+        ),
+        (line("docker run --read-only a:1").unwrap(), ""),
+    ] {
+        for place in ["/run", "/tmp", "/var/tmp"] {
+            let is_there = made.contains(&format!("mountPath: {place}\n"));
+            let is_path = made.contains("path: /srv/t") && place == "/tmp";
+            let wanted = places.split(' ').any(|wanted| wanted == place);
+            assert_eq!(is_there, wanted || is_path, "{place}: {made}");
+        }
+        let count = places.split_whitespace().count();
+        assert_eq!(made.matches("medium: Memory").count(), count, "{made}");
+        assert!(!made.contains("not carried over"), "{made}");
+    }
+}
+
+#[test]
+fn mounts_without_a_source_and_with_commas_are_read_as_each_program_does() {
+    for words in [
+        "docker run --mount type=bind,dst=/x a:1",
+        "docker run --mount type=bind,src=,dst=/x a:1",
+    ] {
+        let why = line(words).unwrap_err();
+        assert!(why.contains("a bind mount needs a `source`"), "{why}");
+    }
+    let podman = line("podman run --mount type=bind,dst=/x a:1").unwrap();
+    check(
+        "podman",
+        &podman,
+        &["path: /x\n", "mountPath: /x\n"],
+        &["not carried over"],
+    );
+    let unit = units(&[(
+        "/two/q.container",
+        "[Container]\nImage=i\nMount=type=bind,dst=/x\nMount=type=bind,\"src=./a,b\",\"dst=/c,d\"\n",
+    )])
+    .unwrap();
+    check(
+        "unit",
+        &unit,
+        &["path: /x\n", "path: /two/a,b\n", "mountPath: /c,d\n"],
+        &["the option"],
+    );
+    let docker = line("docker run --mount 'type=bind,\"src=/a,b\",dst=/c' a:1").unwrap();
+    check("docker", &docker, &["path: /a,b\n"], &["the option"]);
+}
+
+#[test]
 fn a_secret_that_is_a_file_and_a_variable_is_one_secret() {
     let both = "Secret=my_pw\nSecret=my_pw,type=env,target=PW";
     let made = units(&[
@@ -478,11 +548,34 @@ fn a_secret_that_is_a_file_and_a_variable_is_one_secret() {
 }
 
 #[test]
+fn what_a_unit_does_not_say_is_no_name() {
+    let made = units(&[(
+        "q.container",
+        "[Container]\nImage=i\nHostName=%H\nVolume=${DIR}:/x\nMount=type=bind,src=%i,dst=/y\n",
+    )])
+    .unwrap();
+    check(
+        "names",
+        &made,
+        &[
+            "hostname: %H: it may have letters",
+            "volume /x: nothing can be called `${DIR}`",
+            "bind /y: nothing can be called `%i`",
+        ],
+        &["lower case", "PersistentVolumeClaim", "hostPath", "%h"],
+    );
+}
+
+#[test]
 fn switches_of_commands_may_be_off() {
     for (switches, on) in [
         ("--privileged --read-only", true),
         ("--privileged=1 --read-only=T", true),
         ("--privileged=0 --read-only=F", false),
+        (
+            "--privileged --read-only --privileged=0 --read-only=0",
+            false,
+        ),
         ("--privileged=False --read-only=false", false),
     ] {
         let made = line(&format!("docker run {switches} -d=true -t=false -i a:1")).unwrap();

@@ -67,6 +67,24 @@ pub(super) fn split_unit(text: &str) -> Vec<String> {
     words
 }
 
+/// The options of a line of CSV: quotes around one hold its commas, and two of them in it stand for one.
+pub(super) fn fields(line: &str) -> Vec<String> {
+    let mut all = Vec::new();
+    let mut field = String::new();
+    let mut is_quoted = false;
+    let mut letters = line.chars().peekable();
+    while let Some(c) = letters.next() {
+        match c {
+            '"' if is_quoted && letters.next_if_eq(&'"').is_some() => field.push(c),
+            '"' if is_quoted || field.is_empty() => is_quoted = !is_quoted,
+            ',' if !is_quoted => all.push(std::mem::take(&mut field)),
+            c => field.push(c),
+        }
+    }
+    all.push(field);
+    all
+}
+
 /// What the text after a backslash means, and what follows. An unknown letter stays, with its backslash.
 fn escape(text: &str) -> (String, &str) {
     let Some(first) = text.chars().next() else {
@@ -264,6 +282,18 @@ mod tests {
         ] {
             let expected: Vec<_> = expected.iter().map(|w| (*w).to_owned()).collect();
             assert_eq!(split_unit(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn quotes_hold_the_commas_of_options() {
+        for (line, expected) in [
+            ("a=b,c", &["a=b", "c"][..]),
+            ("\"src=/a,b\",dst=/c", &["src=/a,b", "dst=/c"]),
+            ("\"a\"\"b\",c\"d", &["a\"b", "c\"d"]),
+            ("", &[""]),
+        ] {
+            assert_eq!(fields(line), expected, "{line}");
         }
     }
 
