@@ -174,7 +174,15 @@ fn program(work: &Work<'_>, service: &Value, all: &mut Entries) {
     let literally = |words: Vec<String>| texts(words.iter().map(|word| literal(word)).collect());
     let (command, args) = match (entrypoint, command) {
         // An empty entrypoint makes the command the program; docker takes one empty word for it, too.
-        (Some(none), command) if none.iter().all(String::is_empty) => (command, None),
+        (Some(none), command) if none.iter().all(String::is_empty) => {
+            if command.as_ref().is_none_or(Vec::is_empty) {
+                let what = format_args!(
+                    "entrypoint: it is empty, but the image's own runs here: write the image's command as `command`"
+                );
+                work.lost(all, what);
+            }
+            (command, None)
+        }
         (entrypoint, command) => (entrypoint, command),
     };
     for (field, words) in [("command", command), ("args", args)] {

@@ -332,7 +332,7 @@ fn files_override_each_other_as_in_compose() {
 fn what_is_included_is_read_from_its_folder_and_only_once() {
     let read = |path: &str| match path {
         "a/compose.yaml" | "./b/compose.yaml" => {
-            Ok(b"services: {x: {image: x, volumes: ['./d:/d']}}".to_vec())
+            Ok(b"services: {x: {image: x, user: 010, volumes: ['./d:/d']}}".to_vec())
         }
         "round.yaml" => Ok(b"include: [round.yaml]".to_vec()),
         other => Err(format!("`{other}`: not there")),
@@ -353,6 +353,11 @@ fn what_is_included_is_read_from_its_folder_and_only_once() {
         whole(&one).contains("path: /srv/p/a/d\n"),
         "{}",
         whole(&one)
+    );
+    assert!(
+        one.remarks[0].contains("`010`: it stays"),
+        "{:?}",
+        one.remarks
     );
     let moved = made("include: [{path: [a/compose.yaml], project_directory: /opt}]").unwrap();
     assert!(

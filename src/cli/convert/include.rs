@@ -65,6 +65,7 @@ fn files(
         rebase(&mut other, own);
         files(&mut other, source, &variables, left, lost)?;
         say_unset(&variables.missing(), lost);
+        variables.say_numbers(lost);
         add(whole, &other, first)?;
     }
     Ok(())

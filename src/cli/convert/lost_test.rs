@@ -23,6 +23,56 @@ fn what_cannot_be_read_or_is_made_elsewhere_is_said() {
 }
 
 #[test]
+fn numbers_that_compose_would_change_stay_with_a_remark() {
+    let text = "services:\n  a:\n    image: a:1\n    environment: {UMASK: 022, OLD: '0777', B: 1_000, ID: 1000, V: 0.5}\n    \
+                command: [chmod, 08, -010, \"07\", 0x1f, 1.05]\n    secrets: [{source: s, mode: 0400}]\nsecrets: {s: {file: ./s}}\n";
+    let output = compose(text).unwrap();
+    let named = output.remarks.iter().filter_map(|remark| {
+        let (what, _) = remark.split_once("`: it stays as it is written; without quotes")?;
+        what.split('`').nth(1)
+    });
+    let named: Vec<&str> = named.collect();
+    assert_eq!(named, ["-010", "022", "08", "1_000"]);
+    let made = whole(&output);
+    check(
+        text,
+        &made,
+        &["value: \"022\"", "- \"08\"", "value: \"1_000\""],
+        &[],
+    );
+}
+
+#[test]
+fn an_image_without_its_entrypoint_needs_a_command() {
+    let remark = "entrypoint: it is empty";
+    for (keys, is_said) in [
+        ("entrypoint: []", true),
+        ("entrypoint: ''", true),
+        ("entrypoint: [], command: []", true),
+        ("entrypoint: [], command: x", false),
+        ("entrypoint: ", false),
+        ("command: []", false),
+    ] {
+        let text = format!("services: {{a: {{image: 'a:1', {keys}}}}}");
+        let made = whole(&compose(&text).unwrap());
+        assert_eq!(made.contains(remark), is_said, "{made}");
+    }
+}
+
+#[test]
+fn more_name_servers_than_a_pod_can_have_are_named() {
+    says(
+        "  a: {image: 'a:1', dns: [192.0.2.1, 192.0.2.2, 192.0.2.3, 192.0.2.4, 192.0.2.5]}\n",
+        &[
+            "- 192.0.2.3\n",
+            "not carried over: dns: 192.0.2.4: ",
+            "not carried over: dns: 192.0.2.5: ",
+        ],
+        &["- 192.0.2.4"],
+    );
+}
+
+#[test]
 fn a_project_and_what_it_builds_have_the_names_that_compose_gives_them() {
     let made = |folder: &str, text: &str, set: Option<&str>, given: Option<&str>| {
         let source = Source {

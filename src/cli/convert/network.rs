@@ -11,6 +11,9 @@ use crate::spec::{aliases, names};
 /// The longest name that a kernel takes.
 const MAX_HOST: usize = 64;
 
+/// Limit of a pod's name servers.
+const MAX_SERVERS: usize = 3;
+
 pub(super) fn network(work: &Work<'_>, service: &Value, pod: &mut Pod) {
     match scalar(service, "network_mode") {
         Some("host") => pod.share(work, "hostNetwork", on()),
@@ -22,17 +25,22 @@ pub(super) fn network(work: &Work<'_>, service: &Value, pod: &mut Pod) {
     if let Some(host) = scalar(service, "hostname").filter(|host| !host.is_empty()) {
         let written = host;
         let host = written.to_ascii_lowercase();
-        if host != written {
-            let what = format_args!("hostname: {written}: names are in lower case here");
-            work.lost(&mut pod.spec, what);
+        let is_plain = object_name(&host) == host;
+        let is_valid = is_plain || names::dns_subdomain(&host).is_none() && host.len() <= MAX_HOST;
+        let why = match is_valid {
+            true => "names are in lower case here",
+            false => "it may have letters, digits, `-` and dots",
+        };
+        if !is_valid || host != written {
+            work.lost(&mut pod.spec, format_args!("hostname: {written}: {why}"));
         }
-        if object_name(&host) == host {
-            pod.share(work, "hostname", text(host));
-        } else if names::dns_subdomain(&host).is_none() && host.len() <= MAX_HOST {
-            pod.share(work, "hostnameOverride", text(host));
-        } else {
-            let what = format_args!("hostname: {host}: it may have letters, digits, `-` and dots");
-            work.lost(&mut pod.spec, what);
+        if is_valid {
+            let field = if is_plain {
+                "hostname"
+            } else {
+                "hostnameOverride"
+            };
+            pod.share(work, field, text(host));
         }
     }
     if scalar(service, "domainname").is_some() {
@@ -66,8 +74,15 @@ fn dns(work: &Work<'_>, service: &Value, pod: &mut Pod) {
                 let what = format_args!("dns: {word}: it is no address of a server");
                 work.lost(&mut pod.spec, what);
             }
-            if of.is_none() && !is_wrong {
-                taken.push(text(word));
+            if of.is_some() || is_wrong {
+                continue;
+            }
+            match key == "dns" && taken.len() == MAX_SERVERS {
+                true => work.lost(
+                    &mut pod.spec,
+                    format_args!("dns: {word}: a pod has {MAX_SERVERS} servers at most"),
+                ),
+                false => taken.push(text(word)),
             }
         }
         set_list(&mut dns, field, taken);

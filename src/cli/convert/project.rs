@@ -141,6 +141,7 @@ pub(super) fn load(
     choose(&whole, source, &variables, project)?;
     leave_out(&whole, &mut project.left_out);
     images(&project.services, &variables)?;
+    variables.say_numbers(&mut project.left_out);
     for missing in variables.missing().iter().chain(source.missing) {
         project.left_out.push(unset(missing));
     }
@@ -316,6 +317,7 @@ pub(super) fn read(content: &str, name: &str, variables: &Variables<'_>) -> Resu
     };
     let documents = parse::parse_tagged(content, TAGS).map_err(failed)?;
     twice::refused(content, name, &documents)?;
+    variables.note_numbers(content);
     let put_together = || {
         let mut whole = Value::Map(Vec::new());
         for mut document in documents {
