@@ -168,7 +168,9 @@ fn wanted<'p>(shared: &Shared<'_>, plan: &Plan<'p>, member: &'p str) -> Vec<&'p 
     if !is_single || of_others {
         wanted.push(member);
         wanted.extend(own);
-        wanted.extend(scalar(service, "hostname"));
+        // What stands for another name is none.
+        let host = scalar(service, "hostname").filter(|host| !host.contains(['%', '$']));
+        wanted.extend(host);
     }
     for (_, network) in entries(service.get("networks")) {
         wanted.extend(scalars(network.get("aliases")));

@@ -551,7 +551,7 @@ fn a_secret_that_is_a_file_and_a_variable_is_one_secret() {
 fn what_a_unit_does_not_say_is_no_name() {
     let made = units(&[(
         "q.container",
-        "[Container]\nImage=i\nHostName=%H\nVolume=${DIR}:/x\nMount=type=bind,src=%i,dst=/y\n",
+        "[Container]\nImage=i\nHostName=%H\nNetwork=x.network\nVolume=${DIR}:/x\nMount=type=bind,src=%i,dst=/y\n",
     )])
     .unwrap();
     check(
@@ -562,7 +562,13 @@ fn what_a_unit_does_not_say_is_no_name() {
             "volume /x: nothing can be called `${DIR}`",
             "bind /y: nothing can be called `%i`",
         ],
-        &["lower case", "PersistentVolumeClaim", "hostPath", "%h"],
+        &[
+            "lower case",
+            "PersistentVolumeClaim",
+            "hostPath",
+            "%h",
+            "name: h\n",
+        ],
     );
 }
 
