@@ -25,6 +25,14 @@ pub(super) enum Chosen {
 }
 
 impl Chosen {
+    /// What a name as on the command line stands for: a pod, or KIND/NAME.
+    pub(super) fn of(name: &str) -> Self {
+        match owner(name) {
+            Some((kind, name)) => Self::Workload(kind, name.to_owned()),
+            None => Self::Pod(name.strip_prefix("pod/").unwrap_or(name).to_owned()),
+        }
+    }
+
     /// As on the command line.
     pub(super) fn shown(&self) -> String {
         match self {
@@ -95,10 +103,7 @@ pub(super) fn chosen(client: &Client, args: &ChosenArgs) -> Result<Vec<Chosen>> 
 
 /// What these words name: each by itself, or all names after their kind, as in `pod web db`.
 fn named(words: &[String]) -> Vec<Chosen> {
-    let one = |word: &String| match owner(word) {
-        Some((kind, name)) => Chosen::Workload(kind, name.to_owned()),
-        None => Chosen::Pod(word.clone()),
-    };
+    let one = |word: &String| Chosen::of(word);
     let each = |words: &[String]| words.iter().map(one).collect();
     match words.split_first() {
         Some((kind, names)) if !names.is_empty() && !kind.contains('/') => {

@@ -163,6 +163,56 @@ fn a_stopped_pod_stays_down_over_restarts_boots_and_edits() {
 }
 
 #[test]
+fn a_start_of_everything_waits_until_it_is_ready() {
+    let agent = Agent::start();
+    let probe = "    readinessProbe: {exec: {command: [test, -e, /tmp/ok]}, periodSeconds: 1}\n";
+    run(&agent, "web", "", probe);
+    agent.ok(&["stop", "web"]);
+    let late = agent.cli(&["start", "--all", "--timeout", "3s"]);
+    assert_eq!(late.status.code(), Some(1));
+    assert_eq!(late.stdout, b"pod/web started\n");
+    let said = String::from_utf8_lossy(&late.stderr);
+    assert!(said.contains("not ready yet: pod/web"), "{said}");
+    // What was not stopped is not waited for.
+    assert_eq!(agent.ok(&["start", "--all"]), "");
+    agent.ok(&["stop", "web"]);
+    let asked = agent.ok(&["start", "--all", "--wait=false"]);
+    assert_eq!(asked, "pod/web started\n");
+    agent.wait_running("web");
+}
+
+#[test]
+fn a_start_of_what_has_failed_for_good_says_so_at_once() {
+    let agent = Agent::start();
+    let never = "  restartPolicy: Never\n";
+    agent.write("once.yaml", &shell_pod("once", "exit 3", never, ""));
+    agent.wait_pod("once", |pod| pod["status"]["phase"] == "Failed");
+    let job = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: backup}\nspec: {backoffLimit: 0, template: \
+               {spec: {restartPolicy: Never, containers: [{name: main, image: 'busybox:test', command: \
+               [sh, -c, exit 3]}]}}}\n";
+    agent.write("backup.yaml", job);
+    agent.ok(&["wait", "job/backup", "--for=create", "--timeout", "30s"]);
+    agent.ok(&[
+        "wait",
+        "job/backup",
+        "--for=condition=Failed",
+        "--timeout",
+        "60s",
+    ]);
+    for (what, printed) in [
+        ("pod/once", "pod/once was not stopped, not started\n"),
+        ("job/backup", "job/backup was not stopped, not started\n"),
+    ] {
+        let output = agent.cli(&["start", what, "--timeout", "5m"]);
+        assert_eq!(output.status.code(), Some(1));
+        assert_eq!(String::from_utf8_lossy(&output.stdout), printed);
+        let said = String::from_utf8_lossy(&output.stderr);
+        let wanted = format!("{what}: failed, and does not run again by itself");
+        assert!(said.contains(&wanted), "{said}");
+    }
+}
+
+#[test]
 fn a_deployment_is_stopped_started_and_restarted_as_a_whole() {
     let agent = Agent::start();
     let document = |image: &str| {
