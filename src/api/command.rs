@@ -361,6 +361,9 @@ pub struct PlannedFile {
     pub save_as: Option<String>,
     /// Content.
     pub text: String,
+    /// Whether documents of kinds that are not read are errors, instead of being passed over.
+    #[serde(default)]
+    pub strict: bool,
 }
 
 /// An archive of images that is being written.

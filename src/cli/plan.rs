@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 
-use super::args::ValidateArgs;
+use super::args::PlanArgs;
 use super::client::Client;
 use super::error::{CliError, Result};
 use super::table::one_line;
@@ -19,15 +19,15 @@ pub(super) const TROUBLE: u8 = 2;
 /// Name shown for standard input.
 const STDIN: &str = "stdin";
 
-pub(super) fn run(client: &Client, args: &ValidateArgs) -> Result<ExitCode> {
+pub(super) fn run(client: &Client, args: &PlanArgs) -> Result<ExitCode> {
     plan(client, args).map_err(|error| error.code(TROUBLE))
 }
 
-fn plan(client: &Client, args: &ValidateArgs) -> Result<ExitCode> {
+fn plan(client: &Client, args: &PlanArgs) -> Result<ExitCode> {
     let mut files = Vec::new();
     for path in args.all_paths() {
         for file in validate::files(path)? {
-            files.push(read(&file)?);
+            files.push(read(&file, args.strict)?);
         }
     }
     let body = json!({ "items": files });
@@ -48,7 +48,7 @@ pub(super) fn print(planned: &Value, as_json: bool) -> Result<ExitCode> {
     Ok(ExitCode::from(code(planned)))
 }
 
-fn read(file: &Path) -> Result<Value> {
+fn read(file: &Path, strict: bool) -> Result<Value> {
     let stdin = file.as_os_str() == "-";
     let name = match stdin {
         true => STDIN.to_owned(),
@@ -62,7 +62,12 @@ fn read(file: &Path) -> Result<Value> {
     let text = String::from_utf8(bytes).map_err(|_| failed().because("it is not UTF-8"))?;
     let save_as = file.file_name().filter(|_| !stdin);
     let save_as = save_as.map(|name| name.to_string_lossy());
-    Ok(json!({ "name": name, "save_as": save_as, "text": text }))
+    let mut planned = json!({ "name": name, "save_as": save_as, "text": text });
+    if strict {
+        // An older agent does not know it.
+        planned["strict"] = true.into();
+    }
+    Ok(planned)
 }
 
 fn code(planned: &Value) -> u8 {

@@ -140,11 +140,33 @@ impl Node {
             for change in found.iter_mut().filter(|change| change["change"] != "None") {
                 let text = |field: &str| change[field].as_str().unwrap_or_default().to_owned();
                 let key = ObjectKey::new(kind, &text("namespace"), &text("name"));
-                change["pods"] = touched(&key, then);
+                change["pods"] = self.touched(&key, then);
             }
             changes.append(&mut found);
         }
         changes
+    }
+
+    /// The pods that there are and that have their content from an object, each with what a change of it does.
+    fn touched(&self, key: &ObjectKey, then: &InEffect) -> Value {
+        if !matches!(key.kind, ObjectKind::ConfigMap | ObjectKind::Secret) {
+            return json!([]);
+        }
+        let now: BTreeSet<&PodKey> = self.state.pods.values().map(|pod| &pod.spec.key).gather();
+        let pods = then.all().flat_map(|loaded| &loaded.pods);
+        let pods = pods.filter(|pod| now.contains(&pod.key) && pod.references().contains(key));
+        let touched = pods.map(|pod| {
+            let effect = match (
+                pod.restarts_on_change(),
+                pod.references_of_volumes().contains(key),
+            ) {
+                (true, _) => "Replace",
+                (false, true) => "Files",
+                (false, false) => "NextStart",
+            };
+            json!({ "namespace": pod.key.namespace, "name": pod.key.name, "effect": effect })
+        });
+        touched.collect()
     }
 
     fn pod(&self, pod: &PodSpec) -> Value {
@@ -197,24 +219,6 @@ impl Node {
         }
         held(shown, hold)
     }
-}
-
-/// The pods that refer to an object, each with what a change of it does.
-fn touched(key: &ObjectKey, then: &InEffect) -> Value {
-    let pods = then.all().flat_map(|loaded| &loaded.pods);
-    let pods = pods.filter(|pod| pod.references().contains(key));
-    let touched = pods.map(|pod| {
-        let effect = match (
-            pod.restarts_on_change(),
-            pod.references_of_volumes().contains(key),
-        ) {
-            (true, _) => "Replace",
-            (false, true) => "Files",
-            (false, false) => "NextStart",
-        };
-        json!({ "namespace": pod.key.namespace, "name": pod.key.name, "effect": effect })
-    });
-    touched.collect()
 }
 
 /// When a CronJob runs next.

@@ -338,6 +338,65 @@ fn documents_outlive_a_broken_file_and_an_agent_and_conflicts_name_both_files() 
 }
 
 #[test]
+fn a_namespace_is_as_old_as_the_oldest_object_in_it() {
+    let agent = Agent::start();
+    let write = |name: &str, age: u64| {
+        let text = format!(
+            "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}, namespace: other}}\ndata: {{a: b}}\n"
+        );
+        let staged = agent.root.join(name);
+        fs::write(&staged, text).expect("written");
+        let at = std::time::SystemTime::now() - std::time::Duration::from_secs(age);
+        let file = fs::File::options().write(true).open(&staged);
+        file.expect("there").set_modified(at).expect("own file");
+        let place = agent.root.join(format!("manifests/{name}.yaml"));
+        fs::rename(staged, place).expect("renamed");
+    };
+    let path = "jsonpath={.metadata.creationTimestamp}";
+    let created = |what: &str| agent.ok(&["get", what, "-n", "other", "-o", path]);
+    write("old", 3600);
+    agent.ok(&["wait", "cm/old", "-n", "other", "--for=create"]);
+    write("new", 60);
+    agent.ok(&["wait", "cm/new", "-n", "other", "--for=create"]);
+    assert_eq!(created("ns/other"), created("cm/old"));
+    assert_ne!(created("cm/new"), created("cm/old"));
+}
+
+#[test]
+fn a_plan_says_nothing_of_pods_that_are_not_there_and_of_claims() {
+    let agent = Agent::start();
+    let claim = "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: data}\nspec: {accessModes: \
+                 [ReadWriteOnce], resources: {requests: {storage: SIZE}}}\n---\n";
+    let volume = "  - {name: data, persistentVolumeClaim: {claimName: data}}\n";
+    let restarts = "  annotations: {coracle.dev/restart-on-change: \"true\"}";
+    let new = pod("eager")
+        .replacen("metadata:", &format!("metadata:\n{restarts}"), 1)
+        .replacen("  volumes:\n", &format!("  volumes:\n{volume}"), 1);
+    assert!(new.contains(volume), "{new}");
+    let file = |size: &str| claim.replace("SIZE", size) + CONFIG + "---\n" + &new;
+    let planned = agent.root.join("eager.yaml");
+    let plan = |text: &str| {
+        fs::write(&planned, text).expect("written");
+        let plan = agent.cli(&["plan", planned.to_str().expect("utf-8")]);
+        String::from_utf8_lossy(&plan.stdout).into_owned()
+    };
+    assert_eq!(
+        plan(&file("1Mi")),
+        "pod default/eager: created\nconfigmap default/app: created\nsecret default/key: created\n\
+         persistentvolumeclaim default/data: created\n"
+    );
+    agent.write("eager.yaml", &file("1Mi"));
+    agent.wait_running("eager");
+    assert!(
+        plan(&file("2Mi")).ends_with("persistentvolumeclaim default/data: changed\n"),
+        "{}",
+        plan(&file("2Mi"))
+    );
+    agent.remove("eager.yaml");
+    agent.wait_gone("eager");
+}
+
+#[test]
 fn a_pod_that_restarts_on_changes_is_replaced_and_no_other() {
     let agent = Agent::start();
     agent.write("config.yaml", CONFIG);

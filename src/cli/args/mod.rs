@@ -280,7 +280,7 @@ pub enum Command {
                       Examples:\n  coracle plan web.yaml\n  sed s/1.27/1.28/ web.yaml | coracle plan -"
     )]
     #[command(visible_alias = "diff")]
-    Plan(ValidateArgs),
+    Plan(PlanArgs),
     /// Check whether this machine can run pods, with a hint for each problem
     Doctor(DoctorArgs),
     /// Check the images on disk for damage, without an agent
@@ -418,6 +418,30 @@ pub struct ValidateArgs {
 }
 
 impl ValidateArgs {
+    /// All that is named.
+    pub(in crate::cli) fn all_paths(&self) -> impl Iterator<Item = &PathBuf> {
+        self.paths.iter().chain(&self.files)
+    }
+}
+
+/// `coracle plan`.
+#[derive(Debug, Clone, Args)]
+pub struct PlanArgs {
+    /// Manifests, directories of them, or `-`
+    #[arg(required_unless_present = "files")]
+    pub paths: Vec<PathBuf>,
+    /// The same, as kubectl takes it
+    #[arg(short = 'f', long = "filename", value_name = "FILE", hide = true)]
+    pub files: Vec<PathBuf>,
+    /// Refuse documents of kinds that are not read (Ingress, RBAC …) also beside others, instead of passing over them
+    #[arg(long)]
+    pub strict: bool,
+    /// Print JSON
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+impl PlanArgs {
     /// All that is named.
     pub(in crate::cli) fn all_paths(&self) -> impl Iterator<Item = &PathBuf> {
         self.paths.iter().chain(&self.files)

@@ -228,6 +228,7 @@ async fn check(
         name: file.name.clone(),
         save_as: Some(file.name.clone()),
         text: file.text.clone(),
+        strict: false,
     });
     let (reply, answer) = bounded(1);
     let input = Input::CheckBundle {

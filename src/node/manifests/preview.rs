@@ -228,8 +228,12 @@ impl InEffect {
             opened,
             zones: &zone::read(cron::zones(file.text.as_bytes())),
         };
+        let strict = ConvertContext {
+            strict: file.strict,
+            ..context
+        };
         let text = file.text.as_bytes();
-        let mut loaded = Loaded::read(text, &file.name, &context, &classes, Wall::default())?;
+        let mut loaded = Loaded::read(text, &file.name, &strict, &classes, Wall::default())?;
         loaded.put_instead(&self.instead, &context, &classes);
         Ok(loaded)
     }

@@ -15,6 +15,7 @@ fn file(save_as: &str, text: &str) -> PlannedFile {
         name: format!("here/{save_as}"),
         save_as: (save_as != "-").then(|| save_as.to_owned()),
         text: text.to_owned(),
+        strict: false,
     }
 }
 
@@ -49,6 +50,28 @@ fn pods(files: &InEffect) -> Vec<String> {
             .map(move |pod| format!("{file} {}={}", pod.key.name, pod.containers[0].image))
     });
     all.collect()
+}
+
+#[test]
+fn a_strict_plan_refuses_a_file_with_documents_that_are_passed_over() {
+    let other = "apiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {name: i}\n";
+    let text = pod("a", "i:2") + other;
+    for strict in [false, true] {
+        let file = PlannedFile {
+            strict,
+            ..file("a.yaml", &text)
+        };
+        let (_, checked) = saved().with(None, &[file], &Opened::new());
+        let [one] = &checked[..] else {
+            panic!("one file: {checked:?}");
+        };
+        let (said, silent) = match strict {
+            true => (&one.errors, &one.warnings),
+            false => (&one.warnings, &one.errors),
+        };
+        assert!(said.concat().contains("Ingress"), "{strict}: {checked:?}");
+        assert!(silent.is_empty(), "{strict}: {checked:?}");
+    }
 }
 
 #[test]
