@@ -171,6 +171,12 @@ pub enum ImageError {
         /// As given.
         name: String,
     },
+    /// A pod or manifest has the image by this name.
+    #[error("image `{name}` is what a pod or a manifest asks for")]
+    Wanted {
+        /// As given.
+        name: String,
+    },
     /// A container runs from the image: its files must not go.
     #[error("image `{name}` cannot be removed, not even by force: {user} runs from it")]
     Running {
@@ -305,6 +311,9 @@ impl ImageError {
                  `imagefs.available` and `nodefs.available` of `evictionHard` and `evictionSoft`"
             }
             Self::InUse { .. } => "remove the pod first",
+            Self::Wanted { .. } => {
+                "remove the manifest first; `coracle image rm --force` takes the name also if a pod will need it"
+            }
             Self::Running { .. } => "stop the pod first: `coracle stop POD`",
             Self::SeveralNames { .. } => {
                 "remove it by each of its names, or with all of them: `coracle image rm --force ID`"

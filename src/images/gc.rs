@@ -44,7 +44,10 @@ pub struct Pruned {
 /// What is asked to be removed.
 struct Asked<'a> {
     id: &'a str,
+    /// Its names.
     names: &'a [String],
+    /// Those of them that go.
+    going: &'a [String],
     /// Whether it is asked for by id: all names go.
     all: bool,
     /// Whether no name is left.
@@ -62,8 +65,14 @@ impl Pruned {
 
 impl ImageStore {
     /// Removes a name; with its last name the image is removed. By id, the image is removed with its only name. An
-    /// image in use is never removed, but one of several names is.
-    pub fn remove(&self, given: &str, in_use: &BTreeSet<String>) -> Result<Removed, ImageError> {
+    /// image in use is never removed, but one of several names is. A name among `wanted` stays: by it a pod finds its
+    /// image again.
+    pub fn remove(
+        &self,
+        given: &str,
+        in_use: &BTreeSet<String>,
+        wanted: &BTreeSet<String>,
+    ) -> Result<Removed, ImageError> {
         self.remove_unless(given, |asked| {
             if asked.all && asked.names.len() > 1 {
                 return Err(ImageError::SeveralNames {
@@ -71,10 +80,12 @@ impl ImageStore {
                     names: asked.names.to_owned(),
                 });
             }
-            match asked.last && in_use.contains(asked.id) {
-                true => Err(ImageError::InUse {
-                    name: given.to_owned(),
-                }),
+            let name = given.to_owned();
+            if asked.last && in_use.contains(asked.id) {
+                return Err(ImageError::InUse { name });
+            }
+            match asked.going.iter().any(|name| wanted.contains(name)) {
+                true => Err(ImageError::Wanted { name }),
                 false => Ok(asked.last),
             }
         })
@@ -118,13 +129,15 @@ impl ImageStore {
             .filter(|parsed| parsed.digest.is_none())
             .and_then(|parsed| name::tagged(&parsed))
             .filter(|full| names.contains(full));
+        let all = named.is_none();
+        let untagged = named.map_or_else(|| names.clone(), |name| vec![name]);
         let delete = decide(&Asked {
             id: &id,
             names: &names,
-            all: named.is_none(),
-            last: named.is_none() || names.len() <= 1,
+            going: &untagged,
+            all,
+            last: all || names.len() <= 1,
         })?;
-        let untagged: Vec<String> = named.map_or(names, |name| vec![name]);
         for name in &untagged {
             remove(&self.reference_path(name))?;
         }

@@ -93,7 +93,7 @@ fn force_takes_all_names_and_nothing_away_from_what_runs() {
     let none = BTreeMap::new();
     let runs = BTreeMap::from([(id.clone(), "container `c` of pod `default/a`".to_owned())]);
     assert!(matches!(
-        store.remove(&id, &BTreeSet::new()),
+        store.remove(&id, &BTreeSet::new(), &BTreeSet::new()),
         Err(ImageError::SeveralNames { .. })
     ));
     let refused = store.remove_by_force(&id, &runs).unwrap_err().to_string();
@@ -125,6 +125,38 @@ fn force_takes_all_names_and_nothing_away_from_what_runs() {
     let removed = store.remove_by_force(&id, &none).unwrap();
     assert_eq!(removed.untagged, [A, B]);
     assert_eq!((removed.deleted, layers(&store)), (Some(id), 0));
+}
+
+#[test]
+fn the_name_that_a_pod_asks_for_goes_only_by_force() {
+    let room = Room::new("wanted");
+    let id = room
+        .import(&room.image("a", "a:1", "a"))
+        .unwrap()
+        .remove(0)
+        .id;
+    let store = room.store();
+    store.tag(&id, "b:1").unwrap();
+    let in_use = BTreeSet::from([id.clone()]);
+    let wanted = BTreeSet::from([A.to_owned()]);
+    assert!(matches!(
+        store.remove("a:1", &in_use, &wanted),
+        Err(ImageError::Wanted { .. })
+    ));
+    assert_eq!(names(&store), [A, B]);
+    assert_eq!(store.remove("b:1", &in_use, &wanted).unwrap().untagged, [B]);
+    // Nothing runs from it now, but a pod will again; by id its name would go, too.
+    for given in ["a:1", &id] {
+        assert!(matches!(
+            store.remove(given, &BTreeSet::new(), &wanted),
+            Err(ImageError::Wanted { .. })
+        ));
+    }
+    let removed = store.remove_by_force("a:1", &BTreeMap::new()).unwrap();
+    assert_eq!(
+        (removed.untagged, removed.deleted),
+        (vec![A.to_owned()], Some(id))
+    );
 }
 
 #[test]

@@ -175,12 +175,13 @@ impl Node {
     fn remove_image(&self, name: &str, force: bool, reply: Reply<RemovedImages>) {
         let images = self.tools.images.clone();
         let (in_use, running) = (self.images_kept(), self.images_running());
+        let named = self.images_named();
         let tools = self.tools.clone();
         let wanted = full_name(name);
         answer(reply, async move {
             let remove = move || match force {
                 true => images.remove_by_force(&wanted, &running),
-                false => images.remove(&wanted, &in_use),
+                false => images.remove(&wanted, &in_use, &named),
             };
             let removed = super::unblock(remove).await;
             let removed = removed.map_err(|error| command_error(&error))?;
@@ -529,9 +530,10 @@ fn row(image: Image, users: Vec<ImageUser>) -> ImageRow {
 fn command_error(error: &ImageError) -> CommandError {
     let kind = match error {
         ImageError::NotFound { .. } => CommandErrorKind::NotFound,
-        ImageError::InUse { .. } | ImageError::Running { .. } | ImageError::SeveralNames { .. } => {
-            CommandErrorKind::Conflict
-        }
+        ImageError::InUse { .. }
+        | ImageError::Wanted { .. }
+        | ImageError::Running { .. }
+        | ImageError::SeveralNames { .. } => CommandErrorKind::Conflict,
         _ => CommandErrorKind::Failed,
     };
     let message = crate::chain(error);

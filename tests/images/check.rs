@@ -342,7 +342,9 @@ fn intact_layers_of_damaged_images_stay_if_a_registry_has_the_rest() {
         }
         let own = first(&room.store().join("layers"), "own");
         fs::write(own.join("diff/own"), b"ONE").unwrap();
-        store.remove("two:1", &Default::default()).unwrap();
+        store
+            .remove("two:1", &Default::default(), &Default::default())
+            .unwrap();
         let contents = store.compare(&mut |_, _| {}).unwrap();
         let check = store.repair_with(&contents).unwrap();
         assert_eq!(check.lost.len(), 1);

@@ -68,7 +68,9 @@ fn a_worker_killed_at_any_moment_leaves_no_partial_image() {
         );
         if step % 2 == 0 {
             assert_complete(&room.image(&path));
-            store.remove("test:1", &Default::default()).unwrap();
+            store
+                .remove("test:1", &Default::default(), &Default::default())
+                .unwrap();
             assert_eq!(
                 std::fs::read_dir(room.store().join("layers"))
                     .unwrap()

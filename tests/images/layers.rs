@@ -352,7 +352,7 @@ fn a_directory_without_an_entry_of_its_own_stays_as_lower_layers_have_it() {
     assert_eq!(room.image(&archive).layers, image.layers);
     assert_eq!(store.check().unwrap().damage, []);
     store
-        .remove("test:1", &std::collections::BTreeSet::new())
+        .remove("test:1", &Default::default(), &Default::default())
         .unwrap();
     assert!(!image.layers[0].exists());
     room.assert_empty();

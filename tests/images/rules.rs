@@ -155,11 +155,11 @@ fn a_removal_untags_then_deletes_and_keeps_what_is_shared_or_in_use() {
     let in_use = BTreeSet::from([one.clone()]);
     let none_in_use = BTreeSet::new();
     assert!(matches!(
-        store.remove("one:1", &in_use),
+        store.remove("one:1", &in_use, &BTreeSet::new()),
         Err(ImageError::InUse { .. })
     ));
     assert!(matches!(
-        store.remove("three:1", &none_in_use),
+        store.remove("three:1", &none_in_use, &BTreeSet::new()),
         Err(ImageError::NotFound { .. })
     ));
     room.import_with(
@@ -171,12 +171,18 @@ fn a_removal_untags_then_deletes_and_keeps_what_is_shared_or_in_use() {
     )
     .unwrap();
     assert!(matches!(
-        store.remove(&one, &none_in_use),
+        store.remove(&one, &none_in_use, &BTreeSet::new()),
         Err(ImageError::SeveralNames { .. })
     ));
-    let removed = store.remove("uno:1", &in_use).unwrap();
+    let removed = store.remove("uno:1", &in_use, &BTreeSet::new()).unwrap();
     assert_eq!((removed.untagged.len(), removed.deleted), (1, None));
-    assert_eq!(store.remove(&one, &none_in_use).unwrap().deleted, Some(one));
+    assert_eq!(
+        store
+            .remove(&one, &none_in_use, &BTreeSet::new())
+            .unwrap()
+            .deleted,
+        Some(one)
+    );
     let left = store.lookup("two:1").unwrap().unwrap();
     assert_eq!(left.id, two);
     assert!(left.layers.iter().all(|layer| layer.is_dir()));
@@ -226,7 +232,9 @@ fn preload_directories_are_imported_once_and_never_pruned() {
         Vec::<String>::new()
     );
     // A removed image is imported again, a changed file, too; a vanished file does not keep an image.
-    store.remove("test:1", &BTreeSet::new()).unwrap();
+    store
+        .remove("test:1", &BTreeSet::new(), &BTreeSet::new())
+        .unwrap();
     assert_eq!(waiting().len(), 1);
     room.import_with(&pending[0].path, &options).unwrap();
     std::fs::write(dir.join("a.tar"), &archive).unwrap();

@@ -128,6 +128,13 @@ fn an_image_gets_more_names_and_is_shown_in_full() {
             "{args:?}: {said}"
         );
     }
+    // By this name the pod finds its image again.
+    let refused = agent.cli(&["image", "rm", "shop/web:2"]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(
+        !refused.status.success() && said.contains("a pod or a manifest asks for"),
+        "{said}"
+    );
     // With the other name the image stays.
     agent.ok(&["image", "rm", "busybox:test"]);
     assert!(agent.ok(&["image", "ls"]).contains("docker.io/shop/web:2"));

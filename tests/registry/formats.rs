@@ -90,7 +90,7 @@ fn a_digest_names_exactly_one_image() {
     world
         .room
         .open()
-        .remove(&tagged.names[0], &std::collections::BTreeSet::new())
+        .remove(&tagged.names[0], &Default::default(), &Default::default())
         .unwrap();
     let fetched = world.fetch(&pinned);
     assert_eq!(fetched["type"], "fetched", "{fetched}");
@@ -363,10 +363,14 @@ fn layers_that_a_pull_shares_stay_while_their_image_is_removed() {
     world.pull(&a);
     let fetched = world.fetch(&b);
     let store = world.room.open();
-    store.remove(&a, &Default::default()).unwrap();
+    store
+        .remove(&a, &Default::default(), &Default::default())
+        .unwrap();
     store.prune(&Default::default(), false).unwrap();
     assert_layers(&world.import(&fetched, &b), &[1000, 2000]);
-    store.remove(&b, &Default::default()).unwrap();
+    store
+        .remove(&b, &Default::default(), &Default::default())
+        .unwrap();
     let layers = std::fs::read_dir(store.dir().join("layers")).unwrap();
     assert_eq!(layers.count(), 0);
 }

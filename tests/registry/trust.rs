@@ -151,7 +151,9 @@ fn signatures_may_be_referrers_with_a_list_of_the_registry_or_a_tag() {
     shop.ok(&policy);
     // By a list of the registry; the tag is hidden.
     let store = shop.world.room.open();
-    store.remove(&shop.name(), &Default::default()).unwrap();
+    store
+        .remove(&shop.name(), &Default::default(), &Default::default())
+        .unwrap();
     let hidden = of.replace(':', "-");
     shop.proxy.rule(move |ask| match ask.path.as_str() {
         path if path.contains("/referrers/sha256:") => Deed::Answer(
@@ -316,7 +318,9 @@ fn a_signature_of_the_index_or_of_the_image_in_it_will_do() {
     shop.sign(&top);
     shop.ok(&policy);
     let store = shop.world.room.open();
-    store.remove(&shop.name(), &Default::default()).unwrap();
+    store
+        .remove(&shop.name(), &Default::default(), &Default::default())
+        .unwrap();
     // Only the image.
     shop.push(&top, &[]);
     assert!(shop.refused(&policy).contains("no signature"));
