@@ -117,6 +117,7 @@ fn phases_follow_the_kubelets_table() {
                             at(0),
                             at(0),
                         ),
+                        on_request: false,
                     },
                     course: Course::default(),
                 })),

@@ -1,5 +1,6 @@
 //! `coracle blackbox`: what the black box has, read from its file, with or without an agent.
 
+use std::fs;
 use std::process::ExitCode;
 
 use k8s_openapi::jiff::Timestamp;
@@ -21,9 +22,15 @@ pub(super) fn run(client: &Client, args: &BlackBoxArgs) -> Result<ExitCode> {
             layout.black_box()
         }
     };
-    let slots = read(&path, true).map_err(|error| {
-        CliError::new(format!("could not read `{}`", path.display())).because(error)
-    })?;
+    let failed = || CliError::new(format!("could not read `{}`", path.display()));
+    let slots = read(&path, true).map_err(|error| failed().because(error))?;
+    // The agent's own is made with its first entry; one that is named should be there.
+    if args.file.is_some() && slots.is_empty() {
+        let size = fs::metadata(&path).map_err(|error| failed().because(error))?;
+        if size.len() > 0 {
+            return Err(failed().because("there is no black box in it"));
+        }
+    }
     let wanted = |slot: &&Slot| match &args.pod {
         Some(pod) => {
             let (namespace, name) = slot.entry.pod.split_once('/').unwrap_or_default();

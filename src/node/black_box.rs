@@ -118,7 +118,7 @@ impl Node {
         self.black_box.add(entry, now.time);
     }
 
-    /// Notes how a pod's containers have ended, unless the pod is to go.
+    /// Notes how a pod's containers have ended, unless the pod is to go. A restart that a client asked for is no crash.
     pub(super) fn note_exits(&mut self, uid: &PodUid) {
         let Some(pod) = self.state.pods.get(uid) else {
             return;
@@ -132,7 +132,8 @@ impl Node {
             let noted = self.black_box.noted.entry(uid.clone()).or_default();
             let run = (name, ended.attempt, exit.finished.wall);
             // What a power cut ended is the power cut's.
-            if noted.contains(&run) || exit.is_cut_short() {
+            let asked_to = ended.on_request && !exit.oom_killed;
+            if noted.contains(&run) || exit.is_cut_short() || asked_to {
                 continue;
             }
             noted.retain(|(of, ..)| *of != run.0);

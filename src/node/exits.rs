@@ -231,6 +231,7 @@ mod tests {
                 attempt,
                 image_id: String::new(),
                 exit: Exit::lost(Stamp::default(), Stamp::default()),
+                on_request: false,
             };
             let ended = Ends::from([("c".to_owned(), ended)]);
             Kept {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1 as core;
 
 use super::resize::Pending;
-use super::run::{Asked, OfRun};
+use super::run::{Asked, Course, OfRun};
 use super::state::{ContainerState, Image, Role};
 use super::verdict::Cause;
 use super::{Action, PodState, Stamp, probe};
@@ -299,7 +299,7 @@ impl ContainerState {
 
     /// Whether the newest run was ended because a client asked for a restart.
     pub(super) fn ended_on_request(&self) -> bool {
-        self.asked().is_some_and(|asked| asked.on_request)
+        self.run.course().is_some_and(Course::on_request)
     }
 }
 

@@ -28,6 +28,7 @@ impl Began {
             attempt: self.attempt,
             image_id: self.image_id,
             exit: Exit::cut_short(self.started, now),
+            on_request: false,
         }
     }
 }

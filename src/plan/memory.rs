@@ -40,6 +40,8 @@ pub struct PodMemory {
     pub health: BTreeMap<String, OfRun<Health>>,
     /// What the newest runs were started with, and those being started.
     pub asked: BTreeMap<String, Vec<OfRun<Asked>>>,
+    /// The number of the run before the newest one, by container, if a client's restart had ended it.
+    pub on_request: BTreeMap<String, u32>,
     /// The progress of hooks that have begun.
     pub hooks: BTreeMap<String, OfRun<Hooks>>,
     /// The resources in the pod's cgroup; `None`: those it was admitted with.
@@ -85,6 +87,10 @@ impl PodMemory {
             rounds: each(pod, |c| (c.round != Round::default()).then_some(c.round)),
             health: each(pod, ContainerState::health),
             asked: each(pod, |c| Some(c.all_asked())),
+            on_request: each(pod, |c| {
+                let previous = c.previous.as_ref().filter(|ended| ended.on_request)?;
+                Some(previous.attempt)
+            }),
             hooks: each(pod, |c| {
                 let hooks = c.hooks().filter(|hooks| !hooks.is_new())?;
                 of_newest(c, hooks.resting())
@@ -147,6 +153,9 @@ impl PodMemory {
             attempt: attempt.saturating_sub(1),
             image_id: newest.image_id.clone(),
             exit: exit.clone(),
+            on_request: attempt
+                .checked_sub(1)
+                .is_some_and(|former| self.ended_on_request(name, former)),
         });
         let course = self.course(name, spec, newest);
         let Some(exit) = &newest.exit else {
@@ -170,9 +179,17 @@ impl PodMemory {
                 attempt,
                 image_id: newest.image_id.clone(),
                 exit: exit.clone(),
+                on_request: course.on_request(),
             },
             course,
         }));
+    }
+
+    /// Whether a client's restart had ended this run, the newest one or the one before.
+    fn ended_on_request(&self, name: &str, attempt: u32) -> bool {
+        let mut asked = self.asked.get(name).into_iter().flatten();
+        let asked = asked.find_map(|asked| asked.of(attempt));
+        self.on_request.get(name) == Some(&attempt) || asked.is_some_and(|asked| asked.on_request)
     }
 
     /// The course of this run.

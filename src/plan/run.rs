@@ -65,6 +65,9 @@ pub struct Ended {
     pub image_id: String,
     /// The exit.
     pub exit: Exit,
+    /// Whether a client had asked for a restart: it is no crash.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub on_request: bool,
 }
 
 /// What was asked of a run, and how far its hooks and its stop came.
@@ -76,6 +79,13 @@ pub struct Course {
     pub hooks: Hooks,
     /// How far signalling it has come.
     pub stop: Stop,
+}
+
+impl Course {
+    /// Whether the run was ended because a client asked for a restart.
+    pub fn on_request(&self) -> bool {
+        self.asked.as_ref().is_some_and(|asked| asked.on_request)
+    }
 }
 
 /// What a run was started with; its manifest may have changed since. Saved before the start.

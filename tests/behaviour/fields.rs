@@ -65,6 +65,7 @@ fn an_exit_from_before_the_reboot_is_shown_until_the_next_exit_and_decides_nothi
                     attempt,
                     image_id: "sha256:1".into(),
                     exit,
+                    on_request: false,
                 },
             )]
             .into(),

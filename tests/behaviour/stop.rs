@@ -228,6 +228,15 @@ fn a_restart_on_request_is_carried_out_by_the_next_agent_too() {
     node.work();
     assert_eq!(node.state.pods[&a.uid].containers[0].restart_count(), 1);
     assert!(node.state.pods[&a.uid].any_running());
+    // That it was no crash is known as long as that run is.
+    for _ in 0..2 {
+        let previous = node.state.pods[&a.uid].containers[0].previous.as_ref();
+        assert!(previous.is_some_and(|ended| ended.on_request));
+        node = reborn(&node, &[&a], ready());
+    }
+    node.end("c", 1);
+    let ended = node.state.pods[&a.uid].containers[0].run.ended();
+    assert!(ended.is_some_and(|ended| !ended.on_request));
 }
 
 #[test]

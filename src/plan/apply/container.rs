@@ -37,6 +37,7 @@ pub(in crate::plan) fn end_run(
             attempt,
             image_id,
             exit,
+            on_request: course.on_request(),
         },
         course,
     }));

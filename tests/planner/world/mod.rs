@@ -219,6 +219,7 @@ impl World {
                     attempt: u32::try_from(self.rng.below(5)).unwrap(),
                     image_id: "sha256:1".into(),
                     exit: exit(i32::from(self.rng.chance(50)), at(0), at(0)),
+                    on_request: false,
                 };
                 ends.insert(container.name.clone(), ended);
             }
