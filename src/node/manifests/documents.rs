@@ -1,6 +1,6 @@
 //! The documents of all files of the manifest directory together.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Service;
@@ -12,7 +12,10 @@ use crate::api::FileStatus;
 use crate::plan::event::Desired;
 use crate::plan::status;
 use crate::spec::{Configuration, Object, ObjectKey, ObjectKind};
-use crate::types::Gather;
+use crate::types::{Gather, Wall};
+
+/// The namespace of objects that name none.
+const DEFAULT: &str = "default";
 
 /// The documents of the manifest directory, as the agent acts on them and shows them.
 #[derive(Debug)]
@@ -38,28 +41,40 @@ pub(in crate::node) struct Documents {
 impl Manifests {
     fn shown_configuration(&self, all: &Configuration) -> Vec<(Arc<Object>, Option<Time>)> {
         let mut shown = Vec::new();
-        let mut namespaces = BTreeSet::from(["default".to_owned()]);
+        // Each with the oldest file that has objects in it.
+        let mut namespaces: BTreeMap<String, Wall> = BTreeMap::new();
         for loaded in self.entries.values().filter_map(|e| e.applied.as_deref()) {
             let created = status::time(loaded.modified);
+            let mut holds = |namespace: &str| {
+                let since = namespaces.entry(namespace.to_owned());
+                let since = since.or_insert(loaded.modified);
+                *since = loaded.modified.min(*since);
+            };
             let objects = loaded.configuration.iter();
             for (key, object) in objects {
-                namespaces.insert(key.namespace.clone());
+                holds(&key.namespace);
                 // A template's claim may have a document in another file.
                 let in_force = all.get(key.kind, &key.namespace, &key.name);
                 if in_force.is_some_and(|it| Arc::ptr_eq(it, object)) {
                     shown.push((object.clone(), Some(created.clone())));
                 }
             }
-            namespaces.extend(loaded.pods.iter().map(|pod| pod.key.namespace.to_string()));
+            loaded.pods.iter().for_each(|pod| holds(&pod.key.namespace));
             let services = loaded.services.iter();
-            namespaces.extend(services.map(|s| s.spec.key.namespace.to_string()));
+            services.for_each(|service| holds(&service.spec.key.namespace));
         }
         let written = shown.iter().map(|(object, _)| object.key());
         let written: BTreeSet<ObjectKey> = written.gather();
-        namespaces.remove("");
-        for name in namespaces {
+        let times = namespaces.into_iter();
+        let mut times: BTreeMap<String, Option<Time>> = times
+            .map(|(name, since)| (name, Some(status::time(since))))
+            .gather();
+        // It is there without any object, too.
+        times.insert(DEFAULT.to_owned(), None);
+        times.remove("");
+        for (name, created) in times {
             if !written.contains(&ObjectKey::new(ObjectKind::Namespace, "", &name)) {
-                shown.push((Arc::new(Object::namespace(&name)), None));
+                shown.push((Arc::new(Object::namespace(&name)), created));
             }
         }
         shown
