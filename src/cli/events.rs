@@ -2,10 +2,16 @@
 
 use std::process::ExitCode;
 
-use super::args::{EventsArgs, GetArgs};
+use super::args::{EventsArgs, GetArgs, Resource};
 use super::client::Client;
 use super::error::{CliError, Result};
 use super::{get, target};
+
+/// Whether there are events about objects of this kind.
+pub(super) fn is_for(kind: Resource) -> bool {
+    let other = [Resource::Pods, Resource::Nodes, Resource::Services];
+    other.contains(&kind) || kind.workload().is_some()
+}
 
 pub(super) fn run(client: &Client, args: EventsArgs) -> Result<ExitCode> {
     let mut fields = Vec::new();

@@ -83,15 +83,27 @@ pub(super) fn run(client: &Client, command: &RolloutCommand) -> Result<ExitCode>
     Ok(ExitCode::SUCCESS)
 }
 
+/// The kind of document, if it is one that is rolled out.
+fn rolled_out(resource: Resource) -> Option<WorkloadKind> {
+    let kind = resource.workload()?;
+    let known = [
+        WorkloadKind::Deployment,
+        WorkloadKind::StatefulSet,
+        WorkloadKind::DaemonSet,
+    ];
+    known.contains(&kind).then_some(kind)
+}
+
+/// Whether these commands are for objects of this kind.
+pub(super) fn is_for(resource: Resource) -> bool {
+    rolled_out(resource).is_some()
+}
+
 fn objects(args: &RolloutArgs, what: &str, pods: bool) -> Result<Vec<Object>> {
     let mut objects = Vec::new();
     for (resource, names) in targets::<Resource>(&args.what)? {
-        let kind = match resource.workload() {
-            Some(
-                kind @ (WorkloadKind::Deployment
-                | WorkloadKind::StatefulSet
-                | WorkloadKind::DaemonSet),
-            ) => Some(kind),
+        let kind = match rolled_out(resource) {
+            Some(kind) => Some(kind),
             None if resource == Resource::Pods && pods => None,
             _ => {
                 let error = format!("no {what} has been implemented for {}", singular(resource));

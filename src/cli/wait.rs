@@ -23,6 +23,9 @@ const WEEK: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Poll interval where a watch is not possible, and while the agent restarts.
 const AGAIN: Duration = Duration::from_millis(500);
 
+/// How what is waited for may be written, or begins.
+pub(super) const FORMS: [&str; 4] = ["condition=", "jsonpath=", "create", "delete"];
+
 /// What is waited for.
 #[derive(Debug, PartialEq)]
 enum Wanted {

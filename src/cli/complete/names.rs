@@ -5,10 +5,10 @@ use std::time::Duration;
 use clap::ValueEnum;
 use serde_json::Value;
 
-use super::super::args::Resource;
+use super::super::args::{DescribeResource, Resource};
 use super::super::chosen::owner_of;
 use super::super::client::Client;
-use super::super::{create, explain, get};
+use super::super::{create, events, explain, get, rollout, wait};
 use crate::manual::TOPICS;
 use crate::types::InOrder;
 
@@ -46,6 +46,8 @@ pub(super) fn of(arg: &str, asked: &Asked<'_>) -> Option<Vec<String>> {
         ("cp", "from" | "to") => return asked.pods_to_copy(),
         ("create" | "report" | "uninstall" | "help", "what" | "topic") => return None,
         (_, "what" | "about") => asked.kinds_and_names(),
+        ("get" | "events", "output") => words(&get::FORMAT_WORDS),
+        ("wait", "condition") => words(&wait::FORMS),
         ("image", "names" | "name" | "source" | "images") => asked.names(Resource::Images),
         ("image", _) => return None,
         ("volume", "claims") => asked.names(Resource::Claims),
@@ -58,6 +60,15 @@ pub(super) fn of(arg: &str, asked: &Asked<'_>) -> Option<Vec<String>> {
         (_, "node") => asked.names(Resource::Nodes),
         _ => return None,
     })
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+fn names_of<'k, K: ValueEnum + 'k>(kinds: impl Iterator<Item = &'k K>) -> Vec<String> {
+    let values = kinds.filter_map(ValueEnum::to_possible_value);
+    values.map(|value| value.get_name().to_owned()).collect()
 }
 
 impl Asked<'_> {
@@ -102,14 +113,27 @@ impl Asked<'_> {
             }
             _ => {
                 let before = self.current.rsplit_once(',').map(|(before, _)| before);
-                let kinds = Resource::value_variants().iter();
-                let kinds = kinds.filter_map(ValueEnum::to_possible_value);
-                let named = kinds.map(|kind| match before {
-                    Some(before) => format!("{before},{}", kind.get_name()),
-                    None => kind.get_name().to_owned(),
+                let named = self.kinds().into_iter().map(|kind| match before {
+                    Some(before) => format!("{before},{kind}"),
+                    None => kind,
                 });
                 named.collect()
             }
+        }
+    }
+
+    /// The kinds that the command takes.
+    fn kinds(&self) -> Vec<String> {
+        let first = self.path.first().copied().unwrap_or_default();
+        let takes = |kind: &Resource| match first {
+            "rollout" => rollout::is_for(*kind),
+            "wait" => get::is_kubernetes(*kind),
+            "events" => events::is_for(*kind),
+            _ => true,
+        };
+        match first {
+            "describe" => names_of(DescribeResource::value_variants().iter()),
+            _ => names_of(Resource::value_variants().iter().filter(|kind| takes(kind))),
         }
     }
 

@@ -74,10 +74,11 @@ pub(super) fn candidates(path: &str) -> Vec<String> {
             .0
             .iter()
             .filter(|kind| kind.version.is_some() && spec_reads(kind));
-        let names = kinds.filter_map(|kind| kind.names.first());
-        return names
-            .map(|name| name.trim_end_matches('s').to_owned())
-            .collect();
+        let names = kinds.filter_map(|kind| match kind.name == table::SETTINGS_KIND {
+            true => kind.names.first().cloned(),
+            false => Some(kind.name.to_lowercase()),
+        });
+        return names.collect();
     };
     let found = find(&table, above).ok().and_then(|found| found.below);
     let fields = found.into_iter().flat_map(|section| &section.fields);
@@ -222,6 +223,17 @@ mod tests {
         ] {
             let page = shown(path).unwrap_or_else(|error| panic!("{path}: {error}"));
             assert!(page.contains(field), "{path}: {page}");
+        }
+    }
+
+    #[test]
+    fn each_kind_that_is_offered_can_be_explained() {
+        let kinds = candidates("");
+        for kind in &kinds {
+            shown(kind).unwrap_or_else(|error| panic!("{kind}: {error}"));
+        }
+        for kind in ["pod", "priorityclass", "config"] {
+            assert!(kinds.iter().any(|known| known == kind), "{kind}: {kinds:?}");
         }
     }
 

@@ -3,6 +3,16 @@
 use super::super::error::{CliError, Result};
 use super::super::jsonpath;
 
+/// The formats by name. What to print follows `=`.
+pub(in crate::cli) const FORMAT_WORDS: [&str; 6] = [
+    "json",
+    "yaml",
+    "wide",
+    "name",
+    "jsonpath=",
+    "custom-columns=",
+];
+
 /// A format, with what it prints.
 #[derive(Debug, PartialEq)]
 pub(super) enum Format {

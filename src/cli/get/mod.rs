@@ -20,6 +20,7 @@ use crate::api::{VolumeRow, encode};
 use crate::spec::WorkloadKind;
 use printer::Printer;
 
+pub(super) use format::FORMAT_WORDS;
 pub(super) use printer::singular;
 pub(super) use rows::{USED_BY, table};
 
