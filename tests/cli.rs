@@ -65,6 +65,56 @@ fn without_an_agent_the_error_says_how_to_start_one() {
 }
 
 #[test]
+fn a_black_box_that_is_named_has_to_be_there() {
+    let text_file = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+    for (file, why) in [
+        ("/nonexistent/black-box", "No such file"),
+        (text_file, "there is no black box in it"),
+    ] {
+        let out = coracle(&["blackbox", "--file", file]);
+        let error = text(&out.stderr);
+        assert_eq!(out.status.code(), Some(1), "{error}");
+        assert!(error.contains(file) && error.contains(why), "{error}");
+    }
+    let out = coracle(&["blackbox", "--file", "/dev/null"]);
+    assert!(!out.status.success());
+}
+
+#[test]
+fn a_name_without_its_kind_is_answered_with_the_whole_command() {
+    let out = coracle(&["delete", "web"]);
+    let error = text(&out.stderr);
+    assert_eq!(out.status.code(), Some(2), "{error}");
+    assert!(error.contains("coracle delete pod web"), "{error}");
+    let error = text(&coracle(&["delete", "pdo"]).stderr);
+    assert!(error.contains("did you mean `pod`?"), "{error}");
+    let error = text(&coracle(&["stop", "svc/shop"]).stderr);
+    assert!(error.contains("deployment/NAME"), "{error}");
+}
+
+#[test]
+fn help_says_what_commands_take() {
+    for (line, words) in [
+        ("get", &["jobs", "cronjobs"][..]),
+        (
+            "describe",
+            &["job,", "cronjob", "replicationcontroller", "pvc", "pv"],
+        ),
+        ("drain", &["pods of DaemonSets are evicted"]),
+        ("plan", &["--strict"]),
+    ] {
+        let help = text(&coracle(&[line, "--help"]).stdout);
+        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        for word in words {
+            assert!(help.contains(word), "{word}: {help}");
+        }
+    }
+    // The agent's own level counts there.
+    let out = coracle(&["plan", "--pod-security", "baseline", "x.yaml"]);
+    assert_eq!(out.status.code(), Some(2), "{}", text(&out.stderr));
+}
+
+#[test]
 fn the_agent_takes_no_socket() {
     let help = coracle(&["run", "--help"]);
     assert!(!text(&help.stdout).contains("--socket"));

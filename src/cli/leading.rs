@@ -6,23 +6,29 @@ use clap::CommandFactory;
 
 use super::args::Cli;
 
-/// Moves a leading namespace behind the command that it is for. Everything else stays as it is.
+/// Moves a leading namespace behind the command that it is for. Everything else stays as it is, also a socket before
+/// it.
 pub(super) fn behind(mut args: Vec<OsString>) -> Vec<OsString> {
     let word = |at: usize| args.get(at).and_then(|word| word.to_str());
-    let leading = match word(1) {
+    let begin = match word(1) {
+        Some("--socket") => 3,
+        Some(joined) if joined.starts_with("--socket=") => 2,
+        _ => 1,
+    };
+    let leading = match word(begin) {
         Some("-n" | "--namespace") => 2,
         Some("-A" | "--all-namespaces") => 1,
         Some(joined) if joined.starts_with("-n") || joined.starts_with("--namespace=") => 1,
         _ => return args,
     };
     let mut command = Cli::command();
-    let mut end = leading + 1;
+    let mut end = begin + leading;
     while let Some(below) = word(end).and_then(|word| command.find_subcommand(word)) {
         command = below.clone();
         end += 1;
     }
     if end <= args.len() {
-        args[1..end].rotate_left(leading);
+        args[begin..end].rotate_left(leading);
     }
     args
 }
@@ -46,6 +52,19 @@ mod tests {
                 "coracle -n a exec web -- get",
                 "coracle exec -n a web -- get",
             ),
+            (
+                "coracle --socket /x -n a get pods",
+                "coracle --socket /x get -n a pods",
+            ),
+            (
+                "coracle --socket=/x -A get pods",
+                "coracle --socket=/x get -A pods",
+            ),
+            (
+                "coracle --socket /x get pods",
+                "coracle --socket /x get pods",
+            ),
+            ("coracle --socket", "coracle --socket"),
             ("coracle -n a nothing", "coracle -n a nothing"),
             ("coracle -n a", "coracle -n a"),
             ("coracle -n", "coracle -n"),

@@ -109,7 +109,10 @@ pub(super) fn pod_name(text: &str) -> std::result::Result<String, String> {
 pub(super) fn pod_or_owner(text: &str) -> std::result::Result<String, String> {
     match owner(text) {
         Some(_) => Ok(text.to_owned()),
-        None => named(text, &["pod", "pods", "po"], "a pod"),
+        None => named(text, &["pod", "pods", "po"], "a pod").map_err(|error| match text {
+            "" => error,
+            _ => "NAME or pod/NAME, deployment/NAME or the like".to_owned(),
+        }),
     }
 }
 
@@ -390,7 +393,9 @@ mod tests {
             }
         }
         // Commands that act on all pods of a document do not take services.
-        assert!(pod_or_owner("svc/web").is_err() && owner("svc/web").is_none());
+        assert!(owner("svc/web").is_none());
+        let error = pod_or_owner("svc/web").unwrap_err();
+        assert!(error.contains("deployment/NAME"), "{error}");
     }
 
     #[test]

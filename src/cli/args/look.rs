@@ -29,7 +29,8 @@ pub struct ListArgs {
 /// `coracle get`.
 #[derive(Debug, Clone, Args)]
 pub struct GetArgs {
-    /// pods, deployments, statefulsets, daemonsets, replicasets, replicationcontrollers, services, endpoints, configmaps, secrets, persistentvolumeclaims (pvc), persistentvolumes (pv), serviceaccounts,
+    /// pods, deployments, statefulsets, daemonsets, replicasets, replicationcontrollers, jobs, cronjobs, services,
+    /// endpoints, configmaps, secrets, persistentvolumeclaims (pvc), persistentvolumes (pv), serviceaccounts,
     /// namespaces, priorityclasses, nodes, events, images or files, and names; or KIND/NAME
     #[arg(required = true, value_name = "KIND[,KIND] [NAME]... | KIND/NAME")]
     pub what: Vec<String>,
@@ -218,7 +219,9 @@ impl Resource {
 /// `coracle describe`.
 #[derive(Debug, Clone, Args)]
 pub struct DescribeArgs {
-    /// `pod`, `deployment`, `statefulset`, `daemonset`, `replicaset`, `service`, `configmap`, `secret`, `serviceaccount`, `namespace` or `node`, and names (else all); or KIND/NAME
+    /// pod, deployment, statefulset, daemonset, replicaset, replicationcontroller, job, cronjob, service, configmap,
+    /// secret, persistentvolumeclaim (pvc), persistentvolume (pv), serviceaccount, namespace or node, and names (else
+    /// all); or KIND/NAME
     #[arg(required = true, value_name = "KIND [NAME]... | KIND/NAME")]
     pub what: Vec<String>,
     /// Filter by label selector, e.g. app=web,tier!=db

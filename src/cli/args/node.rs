@@ -328,10 +328,10 @@ pub struct DrainArgs {
     /// Dry run.
     #[command(flatten)]
     pub dry_run: DryRunArgs,
-    /// Accepted for kubectl's sake, no effect: pods have no controller here and all are evicted
+    /// Accepted for kubectl's sake, no effect: pods without a controller are evicted anyway
     #[arg(long)]
     pub force: bool,
-    /// Accepted for kubectl's sake, no effect: there are no DaemonSets
+    /// Accepted for kubectl's sake, no effect: pods of DaemonSets are evicted like others
     #[arg(long)]
     pub ignore_daemonsets: bool,
 }

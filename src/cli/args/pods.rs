@@ -6,6 +6,7 @@ use super::super::target::{self, pod_name, pod_or_owner, pod_or_source};
 use super::{DryRunArgs, NamespaceArgs, Resource};
 use crate::cli::error::{CliError, Result};
 use crate::cli::get::singular;
+use crate::spec::suggest;
 
 /// A kind that `delete` stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -106,8 +107,8 @@ pub struct PortForwardArgs {
 /// `coracle debug`.
 #[derive(Debug, Clone, Args)]
 pub struct DebugArgs {
-    /// The pod, or KIND/NAME of a Deployment or the like: one of its pods
-    #[arg(value_parser = pod_or_owner)]
+    /// The pod, or KIND/NAME of a Deployment, Service or the like: one of its pods
+    #[arg(value_parser = pod_or_source)]
     pub pod: String,
     /// Image of the debug container
     #[arg(long)]
@@ -218,8 +219,22 @@ impl DeleteArgs {
             return Err(CliError::usage(format!("a {kind} goes with its file"))
                 .hint("remove its document from the manifest directory; `coracle get files` lists what is there"));
         }
-        let found = target::targets::<DeleteResource>(&self.what)?;
+        let found = target::targets::<DeleteResource>(&self.what);
+        let found = found.map_err(|error| match self.bare_name() {
+            Some(name) => error.hint(format!("the pod of that name: coracle delete pod {name}")),
+            None => error,
+        })?;
         Ok(found.into_iter().flat_map(|(_, names)| names).collect())
+    }
+
+    /// The only word, if it looks like a name rather than a kind.
+    fn bare_name(&self) -> Option<&str> {
+        let [word] = &self.what[..] else {
+            return None;
+        };
+        let wide = self.all || self.selector.is_some();
+        let is_kind = suggest::nearest(word, &["pod"]).is_some();
+        (!wide && !is_kind && !word.contains(['/', ','])).then_some(word)
     }
 }
 
