@@ -7,6 +7,8 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fmt;
 
+use super::unquoted::Unquoted;
+
 /// Limit of errors collected from one file.
 pub(crate) const MAX_ERRORS: usize = 200;
 
@@ -143,6 +145,8 @@ pub(crate) struct Report {
     settled: RefCell<BTreeSet<String>>,
     /// The document was admitted once: fields that this version does not support are not errors.
     admitted: bool,
+    /// Texts without quotes that Kubernetes reads as something else; `None` if it is not known which have quotes.
+    unquoted: Option<Unquoted>,
 }
 
 impl Report {
@@ -151,6 +155,14 @@ impl Report {
         Self {
             document,
             ..Self::default()
+        }
+    }
+
+    /// Like [`Self::new`], with what is known of texts without quotes.
+    pub(crate) fn of_manifest(document: usize, unquoted: Option<Unquoted>) -> Self {
+        Self {
+            unquoted,
+            ..Self::new(document)
         }
     }
 
@@ -165,6 +177,11 @@ impl Report {
     /// Whether this is about an admitted pod, which goes on whatever is wrong with it by now.
     pub(crate) fn is_admitted(&self) -> bool {
         self.admitted
+    }
+
+    /// The texts without quotes that Kubernetes reads as something else, if they are known.
+    pub(crate) fn noted(&self) -> Option<&Unquoted> {
+        self.unquoted.as_ref()
     }
 
     /// Whether something inside this field is wrong, which may be why it lacks something.

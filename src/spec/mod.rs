@@ -80,6 +80,7 @@ pub(crate) mod suggest;
 mod support;
 mod swap;
 mod syntax;
+pub(crate) mod unquoted;
 mod user_namespace;
 pub(crate) mod value;
 mod volume;

@@ -22,13 +22,12 @@ pub(crate) enum Type {
     ExternalName,
 }
 
-/// Validates and converts a decoded service.
+/// Validates and converts a decoded service. Warnings so far are about it, too.
 pub(crate) fn service(
     mut service: core::Service,
     path: &Path<'_>,
     report: &Report,
 ) -> Option<ServiceDocument> {
-    report.begin(path);
     defaults(&mut service);
     metadata(&service, &path.field("metadata"), report);
     let at = path.field("spec");

@@ -132,7 +132,9 @@ const POD_SPEC: Table = &[
     ("tolerations", Works("plan/pressure/admit.rs", "tolerat")),
     (
         "topologySpreadConstraints",
-        Warned("topologySpreadConstraints: [{maxSkew: 1, topologyKey: a, whenUnsatisfiable: b}]"),
+        Warned(
+            "topologySpreadConstraints: [{maxSkew: 1, topologyKey: a, whenUnsatisfiable: b}]",
+        ),
     ),
     ("volumes", Works("effects/volume/mod.rs", "volume")),
 ];
@@ -641,7 +643,7 @@ fn fields_with_their_default_meaning_are_accepted_without_a_warning() {
             "schedulerName: default-scheduler, serviceAccountName: default, automountServiceAccountToken: false",
             "",
         ),
-        ("nodeName: n", ""),
+        ("nodeName: 'n'", ""),
         (
             "securityContext: {sysctls: [{name: net.ipv4.ip_unprivileged_port_start, value: '0'}]}",
             "",
