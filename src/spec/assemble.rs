@@ -18,7 +18,7 @@ use super::workload::WorkloadKey;
 use super::{
     after, annotations, app_armor, backoff, confinement, container, device, host_device,
     huge_pages, names, network, placement, pod_level, pull_secrets, resources, restart, rollback,
-    security, support, swap, uid, user_namespace, volume,
+    scheduling, security, support, swap, uid, user_namespace, volume,
 };
 
 /// Limit of a pod's containers, including init containers, and separate limit of its ephemeral ones. Each costs
@@ -50,6 +50,7 @@ fn identified(
     let key = key(&pod.metadata);
     support::pod(spec, &at, report);
     let placement = placement::of(spec, &at, report);
+    scheduling::check(spec, &at, report);
     let restart_policy = restart::policy(spec.restart_policy.as_deref(), &at, report);
     let (restart_backoff, swap_max_bytes) = settings(&pod.metadata, path, report);
     let written = path.field("metadata");

@@ -73,6 +73,7 @@ mod resize;
 mod resources;
 mod restart;
 pub mod rollback;
+mod scheduling;
 mod security;
 mod service_ports;
 mod service_rules;

@@ -145,7 +145,7 @@ fn terms(selector: &NodeSelector, path: &Path<'_>, report: &Report) -> Vec<Term>
         .collect()
 }
 
-fn term(term: &NodeSelectorTerm, path: &Path<'_>, report: &Report) -> Term {
+pub(super) fn term(term: &NodeSelectorTerm, path: &Path<'_>, report: &Report) -> Term {
     let expressions = path.field("matchExpressions");
     let labels = term.match_expressions.iter().flatten().enumerate();
     let labels = labels.filter_map(|(index, written)| {

@@ -267,7 +267,8 @@ mod tests {
         }
     }
 
-    const POD: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers:\n  - name: c\n    image: i\n";
+    const POD: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers:\n  - name: c\n    \
+                       image: i\n";
 
     fn warnings(text: &str) -> Vec<String> {
         let found = documents(text.as_bytes(), "f", &ConvertContext::of("n"));

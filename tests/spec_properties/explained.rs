@@ -77,6 +77,10 @@ const SAMPLES: &[(&str, &str)] = &[
     ("whenScaled", "Retain"),
     ("seLinuxOptions", "{level: 's0:c1'}"),
     ("sessionAffinityConfig", "{clientIP: {timeoutSeconds: 60}}"),
+    (
+        "topologySpreadConstraints",
+        "[{maxSkew: 1, topologyKey: a, whenUnsatisfiable: DoNotSchedule}]",
+    ),
 ];
 
 /// Fields that another has to go with, or that count only beside others.

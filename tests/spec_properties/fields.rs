@@ -133,7 +133,7 @@ const POD_SPEC: Table = &[
     (
         "topologySpreadConstraints",
         Warned(
-            "topologySpreadConstraints: [{maxSkew: 1, topologyKey: a, whenUnsatisfiable: b}]",
+            "topologySpreadConstraints: [{maxSkew: 1, topologyKey: a, whenUnsatisfiable: DoNotSchedule}]",
         ),
     ),
     ("volumes", Works("effects/volume/mod.rs", "volume")),
@@ -770,7 +770,7 @@ fn annotations_that_confine_count_or_are_refused_and_our_own_are_checked() {
 fn a_running_pod_survives_even_if_its_manifest_would_be_refused_now() {
     let text = pod_text("", "", "").replace(
         "spec: {",
-        "spec: {resourceClaims: [{name: r}], runtimeClassName: kata, ",
+        "spec: {resourceClaims: [{name: r}], runtimeClassName: kata, tolerations: [{}], ",
     );
     assert!(convert::documents(text.as_bytes(), "f", &CONTEXT).is_err());
     let json: serde_json::Value = serde_yaml::from_str(&text).unwrap();
