@@ -37,7 +37,8 @@ pub struct ConvertContext<'a> {
     pub opened: &'a Opened,
     /// The time zones that the file names.
     pub zones: &'a Zones,
-    /// No document is passed over: of a kind that is not read, it is an error beside others, too.
+    /// No document is passed over: of a kind that is not read, it is an error beside others, too. So is text that
+    /// Kubernetes reads as something else for want of quotes.
     pub strict: bool,
 }
 
@@ -150,7 +151,7 @@ pub fn documents_beside(
     let mut makers = Makers::default();
     values.iter().for_each(|(value, _)| makers.find(value));
     for (number, (mut value, unquoted)) in values.into_iter().enumerate() {
-        let report = Report::of_manifest(number, unquoted);
+        let report = Report::of_manifest(number, unquoted, context.strict);
         if decode::two_documents(&value, &report) {
             problems.extend(report.into_problems());
             continue;

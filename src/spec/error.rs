@@ -147,6 +147,8 @@ pub(crate) struct Report {
     admitted: bool,
     /// Texts without quotes that Kubernetes reads as something else; `None` if it is not known which have quotes.
     unquoted: Option<Unquoted>,
+    /// These are errors.
+    refuses_unquoted: bool,
 }
 
 impl Report {
@@ -158,10 +160,11 @@ impl Report {
         }
     }
 
-    /// Like [`Self::new`], with what is known of texts without quotes.
-    pub(crate) fn of_manifest(document: usize, unquoted: Option<Unquoted>) -> Self {
+    /// Like [`Self::new`], with what is known of texts without quotes, and whether they are errors.
+    pub(crate) fn of_manifest(document: usize, unquoted: Option<Unquoted>, strict: bool) -> Self {
         Self {
             unquoted,
+            refuses_unquoted: strict,
             ..Self::new(document)
         }
     }
@@ -228,6 +231,14 @@ impl Report {
         self.warnings
             .borrow_mut()
             .push(format!("{inside}: {message}"));
+    }
+
+    /// Adds a warning about a text without quotes, or a problem if the file is checked strictly.
+    pub(crate) fn without_quotes(&self, path: &Path<'_>, message: impl fmt::Display) {
+        match self.refuses_unquoted {
+            true => self.error(path, message),
+            false => self.warn(path, message),
+        }
     }
 
     /// Suppresses further problems at this path and below: they were reported, or have their cause elsewhere.

@@ -168,7 +168,7 @@ pub(crate) fn warn(text: &str, path: &Path<'_>, report: &Report) {
         let message = format_args!(
             "Kubernetes reads `{text}` without quotes as {meant}; quote it: \"{text}\""
         );
-        report.warn(path, message);
+        report.without_quotes(path, message);
     }
 }
 
@@ -176,7 +176,7 @@ pub(crate) fn warn(text: &str, path: &Path<'_>, report: &Report) {
 pub(crate) fn warn_of_secret(text: &str, path: &Path<'_>, report: &Report) {
     if let Some(value) = read(text).filter(|_| is_noted(path, report)) {
         let kind = value.kind();
-        report.warn(
+        report.without_quotes(
             path,
             format_args!("Kubernetes reads it without quotes as {kind}; quote it"),
         );
@@ -193,7 +193,7 @@ pub(crate) fn warn_of_key(key: &str, path: &Path<'_>, report: &Report) {
         let message = format_args!(
             "Kubernetes reads the key `{key}` without quotes as `{other}`; quote it: \"{key}\""
         );
-        report.warn(&at, message);
+        report.without_quotes(&at, message);
     }
 }
 
@@ -430,6 +430,19 @@ mod tests {
             )
         };
         assert_eq!(warnings(&text), [at(0), at(1), at(2)]);
+    }
+
+    #[test]
+    fn a_strict_check_refuses_it_at_its_place() {
+        let text = format!("{POD}    args: [x, y]\n");
+        let strict = ConvertContext {
+            strict: true,
+            ..ConvertContext::of("n")
+        };
+        let errors = documents(text.as_bytes(), "f", &strict).expect_err("strict");
+        let said = "f:8:15: spec.containers[0].args[1]: Kubernetes reads `y` without quotes as the boolean true; \
+                    quote it: \"y\"";
+        assert_eq!(errors[0].to_string(), said);
     }
 
     #[test]
