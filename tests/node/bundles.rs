@@ -324,25 +324,25 @@ fn a_generation_with_a_smaller_claim_comes_back_with_the_claim_as_it_is() {
         ("three", &[("web.yaml", with_claim("3", "1Gi"))]),
     ]);
     let agent = &site.agent;
-    let size = || {
-        agent.ok(&[
-            "get",
-            "pvc",
-            "data",
-            "-o",
-            "jsonpath={.status.capacity.storage}",
-        ])
+    // After a restart pods are shown before documents.
+    let wait_size = || {
+        let path = "jsonpath={.items[0].status.capacity.storage}";
+        let deadline = std::time::Instant::now() + PATIENCE;
+        while agent.ok(&["get", "pvc", "-o", path]) != "2Gi" {
+            assert!(std::time::Instant::now() < deadline, "{}", agent.log());
+            std::thread::sleep(Duration::from_millis(50));
+        }
     };
     for (archive, version) in [("one", "1"), ("two", "2")] {
         site.apply_ok(archive, &[]);
         site.wait_version("web", version);
     }
-    assert_eq!(size(), "2Gi");
+    wait_size();
     agent.ok(&["bundle", "rollback"]);
     site.wait_version("web", "1");
     agent.kill_and_restart();
     site.wait_version("web", "1");
-    assert_eq!(size(), "2Gi");
+    wait_size();
     // One that was never in force says so before.
     let path = site.archive("three");
     let planned = agent.cli(&["bundle", "plan", path.to_str().expect("utf-8")]);
@@ -353,7 +353,7 @@ fn a_generation_with_a_smaller_claim_comes_back_with_the_claim_as_it_is() {
     );
     site.apply_ok("three", &[]);
     site.wait_version("web", "3");
-    assert_eq!(size(), "2Gi");
+    wait_size();
 }
 
 #[test]
