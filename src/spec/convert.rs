@@ -12,7 +12,7 @@ use super::document::{Document, bare};
 use super::encrypted::Opened;
 use super::error::{FieldError, MAX_ERRORS, Path, Problem, Report};
 use super::owned::Makers;
-use super::parse::{parse, parse_manifest, text};
+use super::parse::{parse, text};
 use super::pod::{PodKey, PodSpec, Protocol};
 use super::pod_security::PodSecurity;
 use super::position::Positions;
@@ -37,8 +37,7 @@ pub struct ConvertContext<'a> {
     pub opened: &'a Opened,
     /// The time zones that the file names.
     pub zones: &'a Zones,
-    /// No document is passed over: of a kind that is not read, it is an error beside others, too. So is text that
-    /// Kubernetes reads as something else for want of quotes.
+    /// No document is passed over: of a kind that is not read, it is an error beside others, too.
     pub strict: bool,
 }
 
@@ -137,7 +136,7 @@ pub fn documents_beside(
     others: Others<'_>,
 ) -> Result<Documents, Vec<FieldError>> {
     let text = text(bytes).map_err(|problem| placed(vec![problem], "", file))?;
-    let values = parse_manifest(text).map_err(|problem| placed(vec![problem], text, file))?;
+    let values = parse(text).map_err(|problem| placed(vec![problem], text, file))?;
     let mut result = Documents::default();
     let mut problems = Vec::new();
     let mut skipped = Vec::new();
@@ -146,12 +145,12 @@ pub fn documents_beside(
     let mut own = PriorityClasses::new();
     values
         .iter()
-        .for_each(|(value, _)| find_classes(value, &mut own));
+        .for_each(|value| find_classes(value, &mut own));
     let known = Known { own: &own, others };
     let mut makers = Makers::default();
-    values.iter().for_each(|(value, _)| makers.find(value));
-    for (number, (mut value, unquoted)) in values.into_iter().enumerate() {
-        let report = Report::of_manifest(number, unquoted, context.strict);
+    values.iter().for_each(|value| makers.find(value));
+    for (number, mut value) in values.into_iter().enumerate() {
+        let report = Report::new(number);
         if decode::two_documents(&value, &report) {
             problems.extend(report.into_problems());
             continue;

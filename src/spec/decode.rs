@@ -11,7 +11,7 @@ use serde::de::{self, Deserialize, DeserializeOwned, DeserializeSeed, IntoDeseri
 
 use super::error::{Path, Report};
 use super::value::{MAX_VALUES, Reader, Value};
-use super::{belongs, suggest, unquoted, volume};
+use super::{belongs, suggest, volume};
 
 /// Decodes `value`. `None` only after an error for which no empty value can stand in.
 pub(crate) fn decode<'de, T: Deserialize<'de>>(
@@ -106,10 +106,7 @@ impl<'a> Node<'a> {
 
     fn text(&self) -> String {
         match self.value {
-            Value::String(s) => {
-                unquoted::warn(s, self.path, self.report);
-                s.clone()
-            }
+            Value::String(s) => s.clone(),
             Value::Null => String::new(),
             Value::Map(entries) if matches!(entries.as_slice(), [(_, inner)] if inner.scalar_text().is_some()) =>
             {
@@ -191,21 +188,13 @@ impl<'a> Node<'a> {
         match self.value {
             Value::Bool(b) => *b,
             Value::Null => false,
+            // Booleans of YAML 1.1, which kubectl reads.
+            Value::String(text) if YES.contains(&&*text.to_ascii_lowercase()) => true,
+            Value::String(text) if NO.contains(&&*text.to_ascii_lowercase()) => false,
             Value::String(text) => {
-                // Without quotes, these are booleans of YAML 1.1, which kubectl reads.
-                let older = match unquoted::read(text) {
-                    Some(Value::Bool(b)) => Some(b),
-                    _ => None,
-                };
-                let noted = self.report.noted();
-                if let Some(b) = older
-                    && noted.is_none_or(|noted| noted.may_have(self.path))
-                {
-                    return b;
-                }
-                let meant = match (text.to_ascii_lowercase().as_str(), older) {
-                    ("true", _) | (_, Some(true)) => "true",
-                    ("false", _) | (_, Some(false)) => "false",
+                let meant = match text.to_ascii_lowercase().as_str() {
+                    "true" => "true",
+                    "false" => "false",
                     _ => "true or false",
                 };
                 self.report.error_hint(
@@ -238,6 +227,10 @@ impl<'a> Node<'a> {
 /// From here on, not every whole number is one of floating point.
 const WHOLE: f64 = 9_007_199_254_740_992.0;
 
+const YES: [&str; 3] = ["yes", "on", "y"];
+
+const NO: [&str; 3] = ["no", "off", "n"];
+
 /// Parses a YAML 1.1 octal such as `0644`, which the parser returns as text. A quoted one is accepted, too.
 fn octal(text: &str) -> Option<i128> {
     let digits = text.strip_prefix('0')?;
@@ -266,7 +259,7 @@ impl<'de> de::Deserializer<'de> for Node<'_> {
                 Err(_) => visitor.visit_i128(*i),
             },
             Value::Float(f) => visitor.visit_f64(*f),
-            Value::String(_) => visitor.visit_string(self.text()),
+            Value::String(s) => visitor.visit_str(s),
             Value::List(_) => self.deserialize_seq(visitor),
             Value::Map(_) => self.deserialize_map(visitor),
         }
@@ -442,9 +435,6 @@ impl<'de> de::MapAccess<'de> for Entries<'_> {
             {
                 self.unknown(&entry.0, fields);
                 continue;
-            }
-            if self.fields.is_none() {
-                unquoted::warn_of_key(&entry.0, self.node.path, self.node.report);
             }
             self.current = Some(entry);
             return seed

@@ -185,13 +185,10 @@ impl<'r> Document<'r> {
 
     fn class(&mut self, value: &mut Value, path: &Path<'_>) {
         bare(value);
-        self.report.begin(path);
         let Some(class) = decode::decode::<PriorityClass>(value, path, self.report) else {
             return;
         };
         if let Some(class) = priority::class(class, path, self.report) {
-            let name = class.metadata.name.as_deref().unwrap_or_default();
-            self.warned(&format!("priorityclass {name}"));
             self.classes.push((None, class));
         }
     }
@@ -260,7 +257,6 @@ impl<'r> Document<'r> {
 
     fn service(&mut self, value: &mut Value, path: &Path<'_>) {
         bare(value);
-        self.report.begin(path);
         let Some(service) = decode::decode::<Service>(value, path, self.report) else {
             return;
         };
@@ -327,9 +323,6 @@ impl<'r> Document<'r> {
         let at = at.field("jobTemplate");
         let read = workload::read(WorkloadKind::Job, &mut job, &at, self.report);
         let Some(mut template) = read else { return };
-        let of_job = self.report.take_warnings().into_iter();
-        self.warnings
-            .extend(of_job.map(|what| format!("{of}: spec.jobTemplate.{what}")));
         let at_pod = at.field("spec");
         let at_pod = at_pod.field("template");
         let Some(Decoded { pod, asked, .. }) = self.decoded(&mut template.pod, &at_pod) else {
@@ -386,9 +379,9 @@ impl<'r> Document<'r> {
             let kept = vec![("conditions".to_owned(), conditions)];
             fields.push(("status".to_owned(), Value::Map(kept)));
         }
+        let mut pod = decode::decode::<Pod>(value, path, self.report)?;
         // Warnings from here on are about this pod.
         self.report.begin(path);
-        let mut pod = decode::decode::<Pod>(value, path, self.report)?;
         let mut asked = Asked::default();
         if let Some(spec) = &mut pod.spec {
             asked = Asked::of(spec);

@@ -7,8 +7,6 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fmt;
 
-use super::unquoted::Unquoted;
-
 /// Limit of errors collected from one file.
 pub(crate) const MAX_ERRORS: usize = 200;
 
@@ -145,10 +143,6 @@ pub(crate) struct Report {
     settled: RefCell<BTreeSet<String>>,
     /// The document was admitted once: fields that this version does not support are not errors.
     admitted: bool,
-    /// Texts without quotes that Kubernetes reads as something else; `None` if it is not known which have quotes.
-    unquoted: Option<Unquoted>,
-    /// These are errors.
-    refuses_unquoted: bool,
 }
 
 impl Report {
@@ -157,15 +151,6 @@ impl Report {
         Self {
             document,
             ..Self::default()
-        }
-    }
-
-    /// Like [`Self::new`], with what is known of texts without quotes, and whether they are errors.
-    pub(crate) fn of_manifest(document: usize, unquoted: Option<Unquoted>, strict: bool) -> Self {
-        Self {
-            unquoted,
-            refuses_unquoted: strict,
-            ..Self::new(document)
         }
     }
 
@@ -180,11 +165,6 @@ impl Report {
     /// Whether this is about an admitted pod, which goes on whatever is wrong with it by now.
     pub(crate) fn is_admitted(&self) -> bool {
         self.admitted
-    }
-
-    /// The texts without quotes that Kubernetes reads as something else, if they are known.
-    pub(crate) fn noted(&self) -> Option<&Unquoted> {
-        self.unquoted.as_ref()
     }
 
     /// Whether something inside this field is wrong, which may be why it lacks something.
@@ -231,14 +211,6 @@ impl Report {
         self.warnings
             .borrow_mut()
             .push(format!("{inside}: {message}"));
-    }
-
-    /// Adds a warning about a text without quotes, or a problem if the file is checked strictly.
-    pub(crate) fn without_quotes(&self, path: &Path<'_>, message: impl fmt::Display) {
-        match self.refuses_unquoted {
-            true => self.error(path, message),
-            false => self.warn(path, message),
-        }
     }
 
     /// Suppresses further problems at this path and below: they were reported, or have their cause elsewhere.

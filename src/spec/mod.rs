@@ -81,7 +81,6 @@ pub(crate) mod suggest;
 mod support;
 mod swap;
 mod syntax;
-pub(crate) mod unquoted;
 mod user_namespace;
 pub(crate) mod value;
 mod volume;

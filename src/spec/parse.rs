@@ -2,14 +2,13 @@
 //!
 //! No other file knows the parsers.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 
 use serde::de::DeserializeSeed;
 
-use super::error::{Hint, Path, Problem};
+use super::error::{Hint, Problem};
 use super::escape;
 use super::syntax::{explain, place};
-use super::unquoted::{self, Notes, Unquoted};
 use super::value::{MAX_VALUES, Reader, Value};
 
 /// Limit of a manifest file in bytes, as the kubelet's.
@@ -98,20 +97,6 @@ pub(crate) fn parse_tagged(
     text: &str,
     tags: &'static [&'static str],
 ) -> Result<Vec<Value>, Problem> {
-    let documents = parse_noted(text, tags)?.into_iter();
-    Ok(documents.map(|(value, _)| value).collect())
-}
-
-/// Like [`parse`], with the texts of each document that Kubernetes reads as something else, for want of quotes. `None`:
-/// it is JSON, where documents that were saved have texts of both kinds in quotes.
-pub(crate) fn parse_manifest(text: &str) -> Result<Vec<(Value, Option<Unquoted>)>, Problem> {
-    parse_noted(text, &[])
-}
-
-fn parse_noted(
-    text: &str,
-    tags: &'static [&'static str],
-) -> Result<Vec<(Value, Option<Unquoted>)>, Problem> {
     if let Some(at) = too_deep(text) {
         let message = format!("nested more than {MAX_BRACKETS} brackets deep");
         return Err(syntax(message, at));
@@ -124,32 +109,15 @@ fn parse_noted(
     if text.trim_start().starts_with('{') {
         // Text that is not JSON may be YAML flow style; then the YAML error counts.
         if let Ok(values) = parse_json(text, Reader::plain(&left)) {
-            return Ok(values.into_iter().map(|value| (value, None)).collect());
+            return Ok(values);
         }
         left.set(MAX_VALUES);
     }
     let mended = escape::mend(text);
     let mut values = Vec::new();
-    let mut room = unquoted::MAX;
     for document in serde_yaml::Deserializer::from_str(&mended.text) {
-        let found = RefCell::new(Unquoted::with_room(room));
-        let notes = Notes {
-            text: &mended.text,
-            path: &Path::Root,
-            is_key: false,
-            found: &found,
-        };
-        let reader = Reader {
-            left: &left,
-            tags,
-            notes: Some(notes),
-        };
-        match reader.deserialize(document) {
-            Ok(value) => {
-                let found = found.into_inner();
-                room = found.room();
-                values.push((value, Some(found)));
-            }
+        match (Reader { left: &left, tags }).deserialize(document) {
+            Ok(value) => values.push(value),
             Err(error) => {
                 let place = error.location().map(|at| (at.line(), at.column()));
                 let message = error.to_string();

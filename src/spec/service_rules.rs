@@ -22,12 +22,13 @@ pub(crate) enum Type {
     ExternalName,
 }
 
-/// Validates and converts a decoded service. Warnings so far are about it, too.
+/// Validates and converts a decoded service.
 pub(crate) fn service(
     mut service: core::Service,
     path: &Path<'_>,
     report: &Report,
 ) -> Option<ServiceDocument> {
+    report.begin(path);
     defaults(&mut service);
     metadata(&service, &path.field("metadata"), report);
     let at = path.field("spec");

@@ -11,9 +11,6 @@ use serde::de::{
 };
 use serde::ser::{Serialize, Serializer};
 
-use super::error::Path;
-use super::unquoted::Notes;
-
 /// Limit of values in one file; an alias counts each time it is used, a long text as several.
 pub(crate) const MAX_VALUES: usize = 1_000_000;
 
@@ -98,8 +95,6 @@ pub(crate) struct Reader<'b> {
     pub(crate) left: &'b Cell<usize>,
     /// The tags that a value may have; it becomes a mapping with the tag as its only key.
     pub(crate) tags: &'static [&'static str],
-    /// Where it notes texts without quotes that Kubernetes reads as something else.
-    pub(crate) notes: Option<Notes<'b>>,
 }
 
 /// Bytes of text that count as one value: an alias of a long text is a copy of it.
@@ -108,32 +103,7 @@ const TEXT_BYTES: usize = 64;
 impl<'b> Reader<'b> {
     /// One that takes no tags.
     pub(crate) fn plain(left: &'b Cell<usize>) -> Self {
-        Self {
-            left,
-            tags: &[],
-            notes: None,
-        }
-    }
-
-    /// The path of the value that it reads, if it takes notes.
-    fn path(self) -> &'b Path<'b> {
-        self.notes.map_or(&Path::Root, |notes| notes.path)
-    }
-
-    /// The same for a value at another path.
-    fn at(mut self, path: &'b Path<'b>) -> Self {
-        if let Some(notes) = &mut self.notes {
-            (notes.path, notes.is_key) = (path, false);
-        }
-        self
-    }
-
-    /// The same for a key of the mapping.
-    fn of_key(mut self) -> Self {
-        if let Some(notes) = &mut self.notes {
-            notes.is_key = true;
-        }
-        self
+        Self { left, tags: &[] }
     }
 
     /// Counts down.
@@ -205,13 +175,6 @@ impl<'de> Visitor<'de> for Reader<'_> {
         Ok(Value::String(v.to_owned()))
     }
 
-    fn visit_borrowed_str<E: Error>(self, v: &'de str) -> Result<Value, E> {
-        if let Some(notes) = self.notes {
-            notes.see(v);
-        }
-        self.visit_str(v)
-    }
-
     fn visit_string<E: Error>(self, v: String) -> Result<Value, E> {
         self.spend(v.len() / TEXT_BYTES)?;
         Ok(Value::String(v))
@@ -219,7 +182,7 @@ impl<'de> Visitor<'de> for Reader<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
         let mut items = Vec::new();
-        while let Some(item) = seq.next_element_seed(self.at(&self.path().index(items.len())))? {
+        while let Some(item) = seq.next_element_seed(self)? {
             items.push(item);
         }
         Ok(Value::List(items))
@@ -228,11 +191,11 @@ impl<'de> Visitor<'de> for Reader<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
         let mut entries = Vec::new();
         let mut merged = Vec::new();
-        while let Some(key) = map.next_key_seed(self.of_key())? {
+        while let Some(key) = map.next_key_seed(self)? {
             let Some(key) = key.scalar_text() else {
                 return Err(A::Error::custom("a mapping's key must be a string"));
             };
-            let value = map.next_value_seed(self.at(&self.path().field(&key)))?;
+            let value = map.next_value_seed(self)?;
             if key == "<<" {
                 merged.push(value);
             } else {

@@ -251,7 +251,6 @@ fn scalars_mean_what_they_mean_to_kubectl() {
     }
     for wrong in [
         "hostPID: 'true'",
-        "hostPID: 'yes'",
         "hostPID: maybe",
         "terminationGracePeriodSeconds: 1.5",
         "terminationGracePeriodSeconds: 1e30",

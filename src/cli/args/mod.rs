@@ -405,8 +405,7 @@ pub struct ValidateArgs {
     /// The same, as kubectl takes it
     #[arg(short = 'f', long = "filename", value_name = "FILE", hide = true)]
     pub files: Vec<PathBuf>,
-    /// Refuse documents of kinds that are not read (Ingress, RBAC …) also beside others, instead of passing over them,
-    /// and text without the quotes that it needs in a cluster
+    /// Refuse documents of kinds that are not read (Ingress, RBAC …) also beside others, instead of passing over them
     #[arg(long)]
     pub strict: bool,
     /// Pod Security Standard to check against: privileged, baseline or restricted. Default: that of this machine's

@@ -4,7 +4,6 @@
 use k8s_openapi::ByteString;
 
 use crate::spec::error::{Path, Report};
-use crate::spec::unquoted;
 use crate::spec::value::Value;
 
 /// Takes the strings of a mapping out of the document. What is no string is reported without its value, which may be a
@@ -23,12 +22,8 @@ pub(super) fn strings(
     for (_, value) in fields.iter_mut().filter(|(key, _)| key == field) {
         let Value::Map(entries) = value else { continue };
         for (key, value) in std::mem::take(entries) {
-            unquoted::warn_of_key(&key, &at, report);
             match value {
-                Value::String(text) => {
-                    unquoted::warn_of_secret(&text, &at.field(&key), report);
-                    found.push((key, text));
-                }
+                Value::String(text) => found.push((key, text)),
                 Value::Null => found.push((key, String::new())),
                 Value::List(_) | Value::Map(_) => {
                     let message = format!("must be a string, not {}", value.kind());
