@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use super::error::NetworkError;
 use super::firewall::{HostPort, ServiceRoute};
 use super::{listeners, services};
+use crate::spec::host_ports::meet;
 use crate::spec::{PodKey, PodSpec, PodUid, Protocol};
 use crate::types::InOrder;
 
@@ -158,14 +159,7 @@ pub(super) fn name(port: &HostPort) -> String {
 }
 
 fn overlap(one: &HostPort, other: &HostPort) -> bool {
-    let addresses = match (one.host_ip, other.host_ip) {
-        (Some(one), Some(other)) => {
-            let any = one.is_unspecified() || other.is_unspecified();
-            one == other || any && one.is_ipv4() == other.is_ipv4()
-        }
-        (None, _) | (_, None) => true,
-    };
-    addresses && one.port == other.port && one.protocol == other.protocol
+    meet(one.host_ip, other.host_ip) && one.port == other.port && one.protocol == other.protocol
 }
 
 #[cfg(test)]

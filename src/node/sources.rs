@@ -51,7 +51,7 @@ pub(super) fn inherited(
             let from = inherited.entry(path).or_default();
             for manifest in manifests {
                 let json = serde_json::to_vec(&manifest).expect("plain data");
-                let Some(found) = restored(&json, &ConvertContext::of("")) else {
+                let Some(found) = restored(&json, ConvertContext::of("")) else {
                     continue;
                 };
                 from.services.extend(found.services);
@@ -71,7 +71,7 @@ pub(super) fn inherited(
                 pod_security: context.pod_security,
                 ..ConvertContext::of(context.node_name)
             };
-            from.add_workloads(restored(json, &context));
+            from.add_workloads(restored(json, context));
         }
     }
     inherited
@@ -96,9 +96,13 @@ impl Inherited {
     }
 }
 
-/// The objects of a saved document.
-fn restored(json: &[u8], context: &ConvertContext<'_>) -> Option<Documents> {
-    match documents(json, "saved", context) {
+/// The objects of a saved document. What an earlier version has let in goes on.
+fn restored(json: &[u8], context: ConvertContext<'_>) -> Option<Documents> {
+    let context = ConvertContext {
+        admitted: true,
+        ..context
+    };
+    match documents(json, "saved", &context) {
         Ok(found) => Some(found),
         Err(errors) => {
             let text: Vec<String> = errors.iter().map(ToString::to_string).collect();

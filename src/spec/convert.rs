@@ -39,6 +39,8 @@ pub struct ConvertContext<'a> {
     pub zones: &'a Zones,
     /// No document is passed over: of a kind that is not read, it is an error beside others, too.
     pub strict: bool,
+    /// The documents were admitted once, maybe by a version that checks less: they go on.
+    pub admitted: bool,
 }
 
 /// Limit of pods in one file: a few lines may stand for many.
@@ -59,6 +61,7 @@ impl<'a> ConvertContext<'a> {
             opened: &NOTHING_OPENED,
             zones: &NO_ZONES,
             strict: false,
+            admitted: false,
         }
     }
 }
@@ -150,7 +153,10 @@ pub fn documents_beside(
     let mut makers = Makers::default();
     values.iter().for_each(|value| makers.find(value));
     for (number, mut value) in values.into_iter().enumerate() {
-        let report = Report::new(number);
+        let report = match context.admitted {
+            true => Report::admitted(),
+            false => Report::new(number),
+        };
         if decode::two_documents(&value, &report) {
             problems.extend(report.into_problems());
             continue;

@@ -9,7 +9,7 @@ use super::{PodSpec, Protocol};
 pub struct HostPort {
     /// Its protocol.
     pub protocol: Protocol,
-    /// The node's address; `None`: on all addresses.
+    /// The node's address, or `0.0.0.0` or `::` for all of that family; `None`: on all of both.
     pub ip: Option<IpAddr>,
     /// Its number.
     pub number: u16,
@@ -18,12 +18,17 @@ pub struct HostPort {
 impl HostPort {
     /// Whether only one pod can have both.
     pub fn overlaps(&self, other: &Self) -> bool {
-        let ips = match (self.ip, other.ip) {
-            (Some(one), Some(other)) => one == other,
-            (None, _) | (_, None) => true,
-        };
-        ips && (self.protocol, self.number) == (other.protocol, other.number)
+        meet(self.ip, other.ip) && (self.protocol, self.number) == (other.protocol, other.number)
     }
+}
+
+/// Whether two ports of the same number are in each other's way at these addresses of the node.
+pub fn meet(one: Option<IpAddr>, other: Option<IpAddr>) -> bool {
+    let (Some(one), Some(other)) = (one, other) else {
+        return true;
+    };
+    let any = one.is_unspecified() || other.is_unspecified();
+    one == other || any && one.is_ipv4() == other.is_ipv4()
 }
 
 /// The node ports that a pod needs.
@@ -32,7 +37,7 @@ pub fn host_ports(pod: &PodSpec) -> impl Iterator<Item = HostPort> {
     ports.filter_map(|port| {
         Some(HostPort {
             protocol: port.protocol,
-            ip: port.host_ip.filter(|ip| !ip.is_unspecified()),
+            ip: port.host_ip,
             number: port.host_port?,
         })
     })

@@ -1,5 +1,5 @@
 //! Fields for a scheduler that choose between nodes, checked with the API server's rules (ValidateTolerations and its
-//! neighbours): a manifest that passes here passes there, too.
+//! neighbours), apart from selectors and what a newer API has: a misspelt field shows here, not first in a cluster.
 
 use k8s_openapi::api::core::v1::{
     PodAffinityTerm, PodSpec, PreferredSchedulingTerm, Toleration, TopologySpreadConstraint,
@@ -144,5 +144,28 @@ fn topology_key(key: &str, path: &Path<'_>, report: &Report) {
 fn label(key: &str, path: &Path<'_>, report: &Report) {
     if let Some(problem) = names::qualified_name(key) {
         report.invalid(path, key, problem);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::convert::{ConvertContext, documents};
+
+    #[test]
+    fn a_document_that_was_admitted_before_these_checks_goes_on() {
+        let text = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: a}\nspec:\n  selector: {matchLabels: {a: b}}\n  \
+                    template:\n    metadata: {labels: {a: b}}\n    spec:\n      tolerations: [{key: 'a b'}]\n      \
+                    containers: [{name: c, image: i}]\n";
+        let read = |admitted| {
+            let context = ConvertContext {
+                admitted,
+                ..ConvertContext::of("n")
+            };
+            documents(text.as_bytes(), "a.yaml", &context)
+        };
+        let errors = read(false).expect_err("it is checked");
+        assert!(errors[0].path.ends_with("tolerations[0].key"), "{errors:?}");
+        let found = read(true).expect("it goes on");
+        assert_eq!((found.workloads.len(), found.pods.len()), (1, 1));
     }
 }

@@ -2,7 +2,7 @@
 //! after a port was forwarded or its pod was removed.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
@@ -11,7 +11,8 @@ use crate::network::conntrack::{self, Connection};
 use crate::spec::Protocol;
 use crate::types::Gather;
 
-/// An entry point of clients: protocol, address (`None`: every address of the node), port.
+/// An entry point of clients: protocol, address (`None`: every address of the node; `0.0.0.0` or `::`: every one of that
+/// family), port.
 type Door = (Protocol, Option<IpAddr>, u16);
 
 /// The pods behind each door, and the addresses of all pods.
@@ -27,8 +28,7 @@ impl Doors {
         for pod in rules.pods.values() {
             doors.pods.extend(&pod.ips);
             for port in &pod.host_ports {
-                let at = port.host_ip.filter(|at| !at.is_unspecified());
-                let behind = doors.behind.entry((port.protocol, at, port.port));
+                let behind = doors.behind.entry((port.protocol, port.host_ip, port.port));
                 let leads =
                     |ip: &&IpAddr| port.host_ip.is_none_or(|at| at.is_ipv4() == ip.is_ipv4());
                 let to = pod.ips.iter().filter(leads);
@@ -104,7 +104,12 @@ impl Stale {
             return false;
         }
         let at_address = self.doors.get(&(Protocol::Udp, Some(*to), *port));
-        let on_node = self.doors.get(&(Protocol::Udp, None, *port));
+        let family: IpAddr = match to {
+            IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let of_node = |at| self.doors.get(&(Protocol::Udp, at, *port));
+        let on_node = of_node(None).or_else(|| of_node(Some(family)));
         // Traffic that only passes through to the same port elsewhere does not count.
         let on_node = on_node.filter(|_| to.is_loopback() || local.contains(to));
         let behind = at_address.or(on_node);

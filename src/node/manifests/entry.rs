@@ -337,6 +337,7 @@ impl Entry {
             opened: &opened,
             zones: &zone::read(cron::zones(&bytes)),
             strict: false,
+            admitted: false,
         };
         match Loaded::read(&bytes, &name, &context, reader.classes, self.modified) {
             Ok(loaded) if loaded.objects() > objects_left => {

@@ -224,12 +224,14 @@ impl InEffect {
         let context = ConvertContext {
             node_name: &self.node_name,
             strict: false,
+            admitted: false,
             pod_security: self.pod_security,
             opened,
             zones: &zone::read(cron::zones(file.text.as_bytes())),
         };
         let strict = ConvertContext {
             strict: file.strict,
+            admitted: false,
             ..context
         };
         let text = file.text.as_bytes();

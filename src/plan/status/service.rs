@@ -31,12 +31,13 @@ pub fn service<'r>(
         spec.cluster_ips = Some(addresses.iter().map(ToString::to_string).collect());
         let family = |ip: &IpAddr| if ip.is_ipv4() { "IPv4" } else { "IPv6" }.to_owned();
         spec.ip_families = Some(addresses.iter().map(family).collect());
-        let policy = match addresses.len() {
-            1 => "SingleStack",
-            _ => "PreferDualStack",
+        let policy = match (addresses, &mut spec.ip_family_policy) {
+            ([_], Some(given)) => std::mem::take(given),
+            (_, Some(given)) if given != "SingleStack" => std::mem::take(given),
+            ([_], None) => "SingleStack".to_owned(),
+            _ => "PreferDualStack".to_owned(),
         };
-        let given = spec.ip_family_policy.take();
-        spec.ip_family_policy = given.or_else(|| Some(policy.to_owned()));
+        spec.ip_family_policy = Some(policy);
     }
     service
 }
