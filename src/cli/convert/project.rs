@@ -187,6 +187,7 @@ fn choose(
             }
             _ => {
                 command_line::check(name, &service)?;
+                shape::check(name, &service)?;
                 if after(&service).iter().any(|on| on.of == name) {
                     return Err(format!("depends_on of `{name}`: it waits for itself"));
                 }

@@ -2,7 +2,7 @@
 
 use super::order::CONDITIONS;
 use super::project::{RESET, tag};
-use super::tree::{entries, is_yes, items, word};
+use super::tree::{entries, is_yes, items, scalar, word};
 use crate::spec::value::Value;
 
 /// Lists of texts, and what is between a name and a value in one.
@@ -134,15 +134,35 @@ pub(super) const NO_SOURCE: &str = "a bind mount needs a `source`";
 
 /// Whether one of these volumes is a path of the node, and does not say which.
 pub(super) fn lacks_source(volumes: Option<&Value>) -> bool {
-    let is = |value: Option<&Value>, wanted: &str| meant(value).and_then(word) == Some(wanted);
     let mut volumes = items(volumes).iter();
     volumes.any(|item| {
-        let source = item.get("source");
-        is(item.get("type"), "bind") && (meant(source).is_none() || is(source, ""))
+        let has_source = scalar(item, "source").is_some_and(|source| !source.is_empty());
+        scalar(item, "type") == Some("bind") && !has_source
     })
 }
 
-/// Refuses services of a file that compose refuses, all of them at once.
+/// Refuses what compose refuses of a service once all files are put together: another file, or the service itself over
+/// the one that it extends, may put right what is wrong in one.
+pub(super) fn check(name: &str, service: &Value) -> Result<(), String> {
+    let mut wrong = Vec::new();
+    if lacks_source(service.get("volumes")) {
+        wrong.push(format!("volumes of `{name}`: {NO_SOURCE}"));
+    }
+    let test = service.get("healthcheck").and_then(|of| of.get("test"));
+    if let Some(Value::List(all)) = test {
+        let first = all.first().and_then(word).unwrap_or("NONE");
+        if !["CMD", "CMD-SHELL", "NONE"].contains(&first) {
+            let rule = "a list begins with `CMD`, `CMD-SHELL` or `NONE`";
+            wrong.push(format!("healthcheck of `{name}`: test: {rule}"));
+        }
+    }
+    match wrong.is_empty() {
+        true => Ok(()),
+        false => Err(wrong.join("; ")),
+    }
+}
+
+/// Refuses services of a file whose shape compose refuses, all of them at once.
 pub(super) fn refused(file: &Value) -> Result<(), String> {
     let mut wrong = Vec::new();
     for (name, service) in entries(meant(file.get("services"))) {
@@ -157,20 +177,11 @@ pub(super) fn refused(file: &Value) -> Result<(), String> {
                 single(value, SWITCHES.contains(&&**key), &mut say);
             } else if OF_EITHER.contains(&&**key) && !entries(Some(value)).is_empty() {
                 say(NO_LIST.to_owned());
-            } else if key == "volumes" && lacks_source(Some(value)) {
-                say(NO_SOURCE.to_owned());
             } else if key == "healthcheck" {
                 for (field, value) in entries(Some(value)) {
                     let mut say = |what: String| say(format!("{field}: {what}"));
                     match (&**field, meant(Some(value))) {
-                        ("test", Some(test)) => {
-                            texts("test", ": ", test, &mut say);
-                            let Value::List(all) = test else { continue };
-                            let first = all.first().and_then(word).unwrap_or("NONE");
-                            if !["CMD", "CMD-SHELL", "NONE"].contains(&first) {
-                                say("a list begins with `CMD`, `CMD-SHELL` or `NONE`".to_owned());
-                            }
-                        }
+                        ("test", Some(test)) => texts("test", ": ", test, &mut say),
                         (_, Some(value)) if !field.starts_with("x-") => {
                             single(value, field == "disable", &mut say);
                         }
@@ -422,6 +433,54 @@ mod tests {
         let why = made.err().unwrap_or_default();
         assert!(
             why.starts_with("1.yaml: ") && why.contains("`A=b`; cap_drop of `a`"),
+            "{why}"
+        );
+    }
+
+    #[test]
+    fn what_another_file_or_a_profile_puts_right_is_taken() {
+        let base = |service: &str| format!("services: {{a: {{image: 'a:1', {service}}}}}");
+        let check = "healthcheck: {test: [curl, x]}";
+        let mended = "services: {a: {healthcheck: {test: [CMD, curl, x]}}}";
+        let volume = "volumes: [{type: bind, target: /x}]";
+        let other = "b: {image: 'b:1', profiles: [p], healthcheck: {test: [curl, x]}, volumes: [{type: bind}]}";
+        for (first, second) in [
+            (base(check), mended),
+            (
+                base(check),
+                "services: {a: {healthcheck: !override {test: [CMD, x]}}}",
+            ),
+            (
+                base(volume),
+                "services: {a: {volumes: !override ['/y:/x']}}",
+            ),
+            (
+                base(volume),
+                "services: {a: {volumes: [{type: bind, source: /y, target: /x}]}}",
+            ),
+            (base(volume), "services: {a: {volumes: !reset []}}"),
+            (
+                format!("services: {{a: {{image: 'a:1'}}, {other}}}"),
+                "services: {}",
+            ),
+            (
+                format!(
+                    "services: {{{other}, a: {{extends: b, profiles: !reset [], {}, volumes: !reset []}}}}",
+                    "healthcheck: {test: [NONE]}"
+                ),
+                "services: {}",
+            ),
+        ] {
+            let files = [("1.yaml", &*first), ("2.yaml", second)];
+            let files = files.map(|(name, text)| (name.to_owned(), text.to_owned()));
+            let made = converted(&Given::Files(files.into()), &fixtures().join("none"), &[]);
+            whole(&made.unwrap_or_else(|why| panic!("{first} {second}: {why}")));
+        }
+        // All of one service at once.
+        let why = compose(&base(&format!("{check}, {volume}"))).err();
+        let why = why.unwrap_or_default();
+        assert!(
+            why.contains("needs a `source`; healthcheck of `a`: test: a list"),
             "{why}"
         );
     }
