@@ -49,6 +49,8 @@ mod meaning_test;
 #[cfg(test)]
 mod names_test;
 #[cfg(test)]
+mod unit_order_test;
+#[cfg(test)]
 mod units_test;
 
 use std::path::{Path, PathBuf};

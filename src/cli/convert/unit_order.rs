@@ -2,8 +2,9 @@
 
 use super::order;
 use super::project::Project;
+use super::quadlet::find_unit;
 use super::tree::{Entries, entries, find, find_mut, map_of_texts, set};
-use super::unit::Unit;
+use super::unit::{KINDS, Unit};
 use crate::spec::value::Value;
 
 /// Turns `Before` round: the unit that it names starts after this one.
@@ -16,13 +17,7 @@ pub(super) fn turn_round(units: &mut [Unit], project: &mut Project) {
         };
         let words = unit.values("Unit", "Before").join(" ");
         for word in words.split_whitespace() {
-            let name = word.rsplit_once('.').map_or(word, |(name, _)| name);
-            let later = units.iter_mut().find(|unit| match &*unit.kind {
-                "pod" => word == format!("{}.pod", unit.name) || runs_as(unit, "Pod", name),
-                "container" => runs_as(unit, "Container", name),
-                kind => kind == "kube" && runs_as(unit, "Kube", name),
-            });
-            match later {
+            match units.iter_mut().find(|unit| is_called(unit, word)) {
                 Some(later) => {
                     let after = ("Unit".to_owned(), "After".to_owned(), own.clone());
                     later.keys.push(after);
@@ -30,6 +25,17 @@ pub(super) fn turn_round(units: &mut [Unit], project: &mut Project) {
                 None => project.leave_out(&units[at], format_args!("Before={word}")),
             }
         }
+    }
+}
+
+/// Whether a word of another unit means this one: its file, or the service that runs it.
+fn is_called(unit: &Unit, word: &str) -> bool {
+    let name = word.rsplit_once('.').map_or(word, |(name, _)| name);
+    let is_pod = word.ends_with(".pod");
+    match &*unit.kind {
+        "pod" => is_pod && unit.name == name || runs_as(unit, "Pod", name),
+        "container" => !is_pod && runs_as(unit, "Container", name),
+        kind => kind == "kube" && !is_pod && runs_as(unit, "Kube", name),
     }
 }
 
@@ -65,20 +71,25 @@ pub(super) fn depend(unit: &Unit, units: &[Unit], heads: &[(&str, String)], proj
                 continue;
             }
             seen.push(word);
-            let name = word.rsplit_once('.').map_or(word, |(name, _)| name);
-            let pod = name.strip_suffix("-pod").unwrap_or(name);
-            let is_own = |of: &str| of.strip_suffix(".pod") == Some(pod);
-            if name != pod && unit.last("Container", "Pod").is_some_and(is_own) {
+            let (name, kind) = word.rsplit_once('.').unwrap_or((word, ""));
+            let named = units.iter().find(|unit| is_called(unit, word));
+            // The unit of a pod may be missing.
+            let pod = match named {
+                Some(unit) if unit.kind == "pod" => Some(&*unit.name),
+                Some(_) => None,
+                None => Some(name.strip_suffix("-pod").unwrap_or(name)),
+            };
+            let own_pod = unit.last("Container", "Pod");
+            let own_pod = own_pod.map(|of| of.strip_suffix(".pod").unwrap_or(of));
+            if pod.is_some() && pod == own_pod {
                 continue;
             }
-            let head = head_of(pod);
-            let named = |kind: &str, name: &str| {
-                let mut units = units.iter();
-                let section = if kind == "kube" { "Kube" } else { "Container" };
-                units.find(|unit| unit.kind == kind && runs_as(unit, section, name))
+            let head = pod.and_then(head_of);
+            let other = match named {
+                Some(unit) if unit.kind == "container" => Some(unit),
+                _ => head.and_then(|head| find_unit(units, "container", head)),
             };
-            let other = named("container", name).or_else(|| named("container", head?));
-            let is_given = other.is_some() || named("kube", name).is_some();
+            let is_given = other.is_some() || named.is_some_and(|unit| unit.kind == "kube");
             // It starts by itself, at the same time.
             if is_given && *key != "After" {
                 continue;
@@ -96,6 +107,9 @@ pub(super) fn depend(unit: &Unit, units: &[Unit], heads: &[(&str, String)], proj
                     continue;
                 }
                 (Some(_), Some(_)) => continue,
+                _ if !is_given && KINDS.contains(&kind) => "give that unit, too".to_owned(),
+                // These order nothing, so that there is nothing to wait for.
+                _ if *key != "After" => "pods start no units of systemd".to_owned(),
                 (Some(_), None) if !is_given => {
                     format!("`coracle.dev/after` takes `unit:{word}`")
                 }
@@ -117,8 +131,9 @@ pub(super) fn depend(unit: &Unit, units: &[Unit], heads: &[(&str, String)], proj
 
 /// What is there before pods start, or comes from units that are converted, too.
 fn is_early(unit: &str) -> bool {
-    let made = ["-volume", "-network", "-image", "-build"];
-    let name = unit.strip_suffix(".service").unwrap_or_default();
-    let made = made.iter().any(|ending| name.ends_with(ending));
+    let made = ["volume", "network", "image", "build"];
+    let service = unit.strip_suffix(".service").unwrap_or_default();
+    let ending = service.rsplit_once('-').or_else(|| unit.rsplit_once('.'));
+    let made = ending.is_some_and(|(_, kind)| made.contains(&kind));
     unit.ends_with(".target") || made || unit.contains("network-online") || !unit.contains('.')
 }
