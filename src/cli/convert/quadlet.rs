@@ -423,7 +423,11 @@ fn own(
             set_text(service, "user", &user);
         }
         "Group" if unit.last("Container", "User").is_some() => {}
-        "Mount" => push(service, "volumes", mounted(value, units)?),
+        "Mount" => {
+            for word in split_unit(value) {
+                push(service, "volumes", mounted(&word, units)?);
+            }
+        }
         "Secret" => secret(value, service),
         "NoNewPrivileges" if is_true(value) => {
             push_text(service, "security_opt", "no-new-privileges:true");

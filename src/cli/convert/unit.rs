@@ -1,7 +1,7 @@
 //! Files of systemd's syntax: sections of keys, as quadlet units are written.
 
 use super::tree::is_yes;
-use super::words::fields;
+use super::words::{fields, split_unit};
 
 /// The endings of units.
 pub(super) const KINDS: [&str; 7] = [
@@ -166,16 +166,9 @@ impl Unit {
                 "Yaml" | "ConfigMap" => joined(value),
                 "Volume" if value.starts_with('.') => joined(value),
                 "Mount" => {
-                    let mut parts = fields(value);
-                    for part in &mut parts {
-                        if let Some((key @ ("source" | "src"), path)) = part.split_once('=')
-                            && path.starts_with('.')
-                        {
-                            *part = format!("{key}={}", joined(path));
-                        }
-                        *part = format!("\"{}\"", part.replace('"', "\"\""));
-                    }
-                    parts.join(",")
+                    let words = split_unit(value).into_iter();
+                    let words: Vec<_> = words.map(|word| rebased_mount(&word, &joined)).collect();
+                    words.join(" ")
                 }
                 _ => continue,
             };
@@ -185,24 +178,21 @@ impl Unit {
     /// The names of the units that it names, each once.
     pub(super) fn names(&self) -> Vec<String> {
         let mut all: Vec<String> = Vec::new();
-        for (_, key, value) in &self.keys {
-            let parts;
-            let name = match &**key {
-                "Image" | "Pod" => unquoted(value),
-                "Volume" | "Network" => value.split(':').next().unwrap_or_default(),
-                "Mount" => {
-                    parts = fields(value);
-                    let mut parts = parts.iter().filter_map(|part| part.split_once('='));
-                    let source = parts.find(|(key, _)| matches!(*key, "source" | "src"));
-                    source.map_or("", |(_, source)| source)
-                }
-                _ => continue,
-            };
+        let named = self.keys.iter().flat_map(|(_, key, value)| match &**key {
+            "Image" | "Pod" => vec![unquoted(value).to_owned()],
+            "Volume" | "Network" => value.split(':').take(1).map(str::to_owned).collect(),
+            "Mount" => split_unit(value)
+                .iter()
+                .filter_map(|word| source_of(word))
+                .collect(),
+            _ => Vec::new(),
+        });
+        for name in named {
             let is_plain = !name.contains(['/', '%', '$']);
             let kind = name.rsplit_once('.').map_or("", |(_, kind)| kind);
             let is_unit = ["volume", "network", "image", "build", "pod"].contains(&kind);
-            if is_plain && is_unit && !all.iter().any(|known| known == name) {
-                all.push(name.to_owned());
+            if is_plain && is_unit && !all.contains(&name) {
+                all.push(name);
             }
         }
         all
@@ -219,6 +209,29 @@ impl Unit {
     pub(super) fn last(&self, section: &str, key: &str) -> Option<&str> {
         self.values(section, key).pop().map(unquoted)
     }
+}
+
+/// The source of a mount, which is one word of `Mount=`.
+fn source_of(mount: &str) -> Option<String> {
+    let parts = fields(mount);
+    let mut parts = parts.iter().filter_map(|part| part.split_once('='));
+    let source = parts.find(|(key, _)| matches!(*key, "source" | "src"));
+    source.map(|(_, source)| source.to_owned())
+}
+
+/// A mount whose relative source begins elsewhere, again as one word: in quotes, which hold those of its options.
+fn rebased_mount(mount: &str, joined: &dyn Fn(&str) -> String) -> String {
+    let mut parts = fields(mount);
+    for part in &mut parts {
+        if let Some((key @ ("source" | "src"), path)) = part.split_once('=')
+            && path.starts_with('.')
+        {
+            *part = format!("{key}={}", joined(path));
+        }
+        *part = format!("\"{}\"", part.replace('"', "\"\""));
+    }
+    let line = parts.join(",").replace('\\', "\\\\");
+    format!("'{}'", line.replace('\'', "\\'"))
 }
 
 /// The home of the user whose units are in the folder of a file.

@@ -413,15 +413,40 @@ fn mounts_without_a_source_and_with_commas_are_read_as_each_program_does() {
     );
     let unit = units(&[(
         "/two/q.container",
-        "[Container]\nImage=i\nMount=type=bind,dst=/x\nMount=type=bind,\"src=./a,b\",\"dst=/c,d\"\n",
+        "[Container]\nImage=i\nMount=type=bind,dst=/x\nMount='type=bind,\"src=./a,b\",\"dst=/c,d\"'\n\
+         Mount=type=bind,source=\"/j k\",target=/l\n\
+         Mount=type=bind,src=./it\\'s,dst=/m type=bind,src=/n\\x20\\\\,dst=/o\n",
     )])
     .unwrap();
     check(
         "unit",
         &unit,
-        &["path: /x\n", "path: /two/a,b\n", "mountPath: /c,d\n"],
+        &[
+            "path: /x\n",
+            "path: /two/a,b\n",
+            "mountPath: /c,d\n",
+            "path: /j k\n",
+            "path: \"/two/it's\"\n",
+            "mountPath: /m\n",
+            "path: \"/n \\\\\"\n",
+            "mountPath: /o\n",
+        ],
         &["the option"],
     );
+    // Quotes inside of a word are gone before the options are read.
+    let unit = units(&[(
+        "q.container",
+        "[Container]\nImage=i\nMount=type=bind,\"src=/a,b\",dst=/c\n\
+         Mount=type=volume,src=x.volume,dst=/x type=volume,src=y.volume,dst=/y\n",
+    )])
+    .unwrap();
+    let wanted = [
+        "path: /a\n",
+        "bind /c: the option b",
+        "x.volume: give that unit, too",
+        "y.volume: give that unit, too",
+    ];
+    check("unit", &unit, &wanted, &["path: /a,b"]);
     let docker = line("docker run --mount 'type=bind,\"src=/a,b\",dst=/c' a:1").unwrap();
     check("docker", &docker, &["path: /a,b\n"], &["the option"]);
 }
