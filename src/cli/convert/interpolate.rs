@@ -3,8 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 
-use saphyr_parser::{Event, Parser, ScalarStyle};
-
+use super::numbers;
 use crate::spec::value::Value;
 
 /// Limit of the text that variables are replaced by, in bytes.
@@ -44,25 +43,7 @@ impl<'a> Variables<'a> {
 
     /// Notes numbers of a file of which compose makes others: without quotes, `022` is octal to it, and `1_0` ten.
     pub(super) fn note_numbers(&self, file: &str) {
-        let mut before = String::new();
-        for event in Parser::new_from_str(file) {
-            // The tree does not know the quotes. Where this reader fails, it ends: it only serves remarks.
-            let Ok((event, _)) = event else { return };
-            let Event::Scalar(text, style, ..) = event else {
-                continue;
-            };
-            let digits = text.trim_start_matches(['+', '-']);
-            let zeros = digits.len() > 1 && digits.starts_with('0');
-            let is_number = digits.starts_with(|c: char| c.is_ascii_digit())
-                && digits.chars().all(|c| c.is_ascii_digit() || c == '_');
-            let is_other = is_number && (zeros || digits.contains('_'));
-            let text = text.into_owned();
-            // The mode of a file is meant as it is written.
-            if is_other && style == ScalarStyle::Plain && before != "mode" {
-                self.numbers.borrow_mut().insert(text.clone());
-            }
-            before = text;
-        }
+        self.numbers.borrow_mut().extend(numbers::changed(file));
     }
 
     /// Says of these numbers that they stay.

@@ -19,6 +19,7 @@ mod kube;
 mod mounts;
 mod names;
 mod network;
+mod numbers;
 mod order;
 mod plan;
 mod ports;
