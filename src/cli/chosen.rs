@@ -156,18 +156,16 @@ pub(super) fn pods_of_workload(
     Ok(names.collect())
 }
 
-/// Waits until the namespace's pods are as wanted; `false` if the time is over. Outlasts an agent restart.
+/// Waits until the objects of a list are as wanted; `false` if the time is over. Outlasts an agent restart.
 pub(super) fn until(
     client: &Client,
-    namespace: &str,
-    patience: Duration,
+    path: &str,
+    end: Instant,
     mut done: impl FnMut(&[Value]) -> Result<bool>,
 ) -> Result<bool> {
-    let end = clock::now() + patience;
-    let path = pod_path(namespace, "");
     loop {
         let left = end.saturating_duration_since(clock::now());
-        let list = match client.get(&path) {
+        let list = match client.get(path) {
             Ok(list) => list,
             Err(_) if !left.is_zero() && !client.reachable() => {
                 std::thread::sleep(AGAIN.min(left));
@@ -181,11 +179,11 @@ pub(super) fn until(
         if left.is_zero() {
             return Ok(false);
         }
-        change(client, &path, &list, end);
+        change(client, path, &list, end);
     }
 }
 
-/// Waits for the next change of these pods, or a while.
+/// Waits for the next change of these objects, or a while.
 fn change(client: &Client, path: &str, list: &Value, end: Instant) {
     let left = end.saturating_duration_since(clock::now());
     let version = &list["metadata"]["resourceVersion"];

@@ -9,10 +9,11 @@ use super::args::RestartArgs;
 use super::chosen::{self, Chosen, chosen, pods_of_workload};
 use super::client::Client;
 use super::error::{CliError, Result};
-use super::put;
 use super::similar::with_hint;
+use super::{pod_path, put};
 use crate::api::encode;
 use crate::spec::WorkloadKind;
+use crate::sys::clock;
 
 pub(super) fn run(client: &Client, args: &RestartArgs) -> Result<ExitCode> {
     chosen::patience(&args.chosen)?;
@@ -102,9 +103,9 @@ fn finish(client: &Client, args: &RestartArgs, name: &str, restart: &Value) -> R
     if !args.chosen.wait {
         return put(format!("pod/{name} restarting\n").as_bytes());
     }
-    let patience = chosen::patience(&args.chosen)?;
-    let ns = &args.chosen.namespace.namespace;
-    let done = chosen::until(client, ns, patience, |pods| {
+    let end = clock::now() + chosen::patience(&args.chosen)?;
+    let path = pod_path(&args.chosen.namespace.namespace, "");
+    let done = chosen::until(client, &path, end, |pods| {
         let pod = pods.iter().find(|pod| pod["metadata"]["name"] == name);
         match pod.filter(|pod| pod["metadata"]["uid"] == restart["uid"]) {
             Some(pod) => Ok(is_done(pod, restart)),

@@ -2,17 +2,20 @@
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
+use std::time::Instant;
 
 use serde_json::Value;
 
-use super::args::{ChosenArgs, StartArgs, StopArgs};
+use super::args::{ChosenArgs, Resource, StartArgs, StopArgs};
 use super::chosen::{self, Chosen, chosen, owner_of};
 use super::client::Client;
 use super::error::{CliError, Result};
-use super::put;
+use super::get::collection;
 use super::target::workload_path;
+use super::{pod_path, put};
 use crate::api::encode;
 use crate::spec::WorkloadKind;
+use crate::sys::clock;
 
 pub(super) fn stop(client: &Client, args: &StopArgs) -> Result<ExitCode> {
     let all = chosen(client, &args.chosen)?;
@@ -25,7 +28,8 @@ pub(super) fn stop(client: &Client, args: &StopArgs) -> Result<ExitCode> {
         &all,
         &grace.unwrap_or_default(),
     )?;
-    settle(client, &args.chosen, &all, "stopped", |pod| {
+    let end = clock::now() + chosen::patience(&args.chosen)?;
+    settle(client, &args.chosen, (&all, end), "stopped", |pod| {
         let status = &pod["status"];
         let over = status["phase"] == "Succeeded" || status["phase"] == "Failed";
         let going = !pod["metadata"]["deletionTimestamp"].is_null();
@@ -45,20 +49,32 @@ pub(super) fn start(client: &Client, args: &StartArgs) -> Result<ExitCode> {
             all
         }
     };
+    let end = clock::now() + chosen::patience(&args.chosen)?;
     let mut failed = BTreeSet::new();
-    let done = settle(client, &args.chosen, &all, "ready", |pod| {
-        let over = has_failed(pod);
-        if over {
-            failed.extend(shown_as_failed(pod));
-        }
+    let (mut failing, mut well) = (BTreeSet::new(), BTreeSet::new());
+    let done = settle(client, &args.chosen, (&all, end), "ready", |pod| {
         let conditions = pod["status"]["conditions"].as_array();
         let mut conditions = conditions.into_iter().flatten();
         let ready = conditions.any(|c| c["type"] == "Ready" && c["status"] == "True");
-        over || ready || pod["status"]["phase"] == "Succeeded"
+        let well_off = ready || pod["status"]["phase"] == "Succeeded";
+        let over = has_failed(pod);
+        match job_of(pod) {
+            Some(job) if well_off => well.extend([job.to_owned()]),
+            Some(job) if over => failing.extend([job.to_owned()]),
+            None if over => failed.extend(pod["metadata"]["name"].as_str().map(in_full)),
+            _ => {}
+        }
+        over || well_off
     })?;
     if args.chosen.wait {
-        for one in &all {
-            failed.extend(failed_job(client, &args.chosen, one)?);
+        let open: Vec<&String> = failing.difference(&well).collect();
+        next_tries(client, &args.chosen, &open, end)?;
+        let jobs = all.iter().filter_map(|one| match one {
+            Chosen::Workload(WorkloadKind::Job, name) => Some(name),
+            _ => None,
+        });
+        for job in jobs.chain(open).collect::<BTreeSet<_>>() {
+            failed.extend(failed_job(client, &args.chosen, job)?);
         }
     }
     if failed.is_empty() {
@@ -87,25 +103,58 @@ fn has_failed(pod: &Value) -> bool {
     status["phase"] == "Failed" && !returns && !going
 }
 
-/// The name of a pod that has failed. After one of a Job others may come: the Job says how that ends.
-fn shown_as_failed(pod: &Value) -> Option<String> {
-    let of_job = owner_of(pod).is_some_and(|(kind, _)| kind == WorkloadKind::Job);
-    let name = pod["metadata"]["name"].as_str()?;
-    (!of_job).then(|| format!("pod/{name}"))
+/// A pod as errors name it.
+fn in_full(name: &str) -> String {
+    format!("pod/{name}")
+}
+
+/// The name of the Job that a pod is of. After a failed one others may come: the Job says how that ends.
+fn job_of(pod: &Value) -> Option<&str> {
+    let (_, name) = owner_of(pod).filter(|(kind, _)| *kind == WorkloadKind::Job)?;
+    Some(name)
+}
+
+/// Waits until the next pods of these Jobs are ready, or none come.
+fn next_tries(client: &Client, args: &ChosenArgs, open: &[&String], end: Instant) -> Result<()> {
+    if open.is_empty() {
+        return Ok(());
+    }
+    let path = collection(Resource::Jobs, Some(&args.namespace.namespace));
+    let mut left = Vec::new();
+    let done = chosen::until(client, &path, end, |jobs| {
+        let jobs = jobs.iter().filter(|job| tries_again(job));
+        let names = jobs.filter_map(|job| job["metadata"]["name"].as_str());
+        let names = names.filter(|name| open.iter().any(|open| open == name));
+        left = names.map(|name| format!("job/{name}")).collect();
+        Ok(left.is_empty())
+    })?;
+    match done {
+        true => Ok(()),
+        false => Err(timed_out(args, "ready", &left)),
+    }
+}
+
+/// Whether a Job without a pod that is ready or has succeeded is going to have another one.
+fn tries_again(job: &Value) -> bool {
+    let status = &job["status"];
+    let ends = ["Complete", "Failed", "Suspended"];
+    let mut conditions = status["conditions"].as_array().into_iter().flatten();
+    let ended =
+        conditions.any(|c| c["status"] == "True" && ends.iter().any(|end| c["type"] == *end));
+    let any = |field: &str| status[field].as_u64().is_some_and(|count| count > 0);
+    !ended && !any("ready") && !any("succeeded")
 }
 
 /// The name of a Job, if it has failed.
-fn failed_job(client: &Client, args: &ChosenArgs, one: &Chosen) -> Result<Option<String>> {
-    let Chosen::Workload(kind @ WorkloadKind::Job, name) = one else {
-        return Ok(None);
-    };
-    let job = match client.get(&workload_path(*kind, &args.namespace.namespace, name)) {
+fn failed_job(client: &Client, args: &ChosenArgs, name: &str) -> Result<Option<String>> {
+    let path = workload_path(WorkloadKind::Job, &args.namespace.namespace, name);
+    let job = match client.get(&path) {
         Err(error) if error.missing().is_some() => return Ok(None),
         job => job?,
     };
     let mut conditions = job["status"]["conditions"].as_array().into_iter().flatten();
     let failed = conditions.any(|c| c["type"] == "Failed" && c["status"] == "True");
-    Ok(failed.then(|| one.shown()))
+    Ok(failed.then(|| format!("job/{name}")))
 }
 
 /// Sends the request, and prints what has changed; returns what the agent names.
@@ -145,16 +194,16 @@ fn ask(
 fn settle(
     client: &Client,
     args: &ChosenArgs,
-    all: &[Chosen],
+    (all, end): (&[Chosen], Instant),
     wanted: &str,
     mut is_done: impl FnMut(&Value) -> bool,
 ) -> Result<ExitCode> {
-    let patience = chosen::patience(args)?;
     if !args.wait || all.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
     let mut left = Vec::new();
-    let done = chosen::until(client, &args.namespace.namespace, patience, |pods| {
+    let path = pod_path(&args.namespace.namespace, "");
+    let done = chosen::until(client, &path, end, |pods| {
         let chosen = pods.iter().filter(|pod| {
             let name = pod["metadata"]["name"].as_str().unwrap_or_default();
             all.iter().any(|one| match one {
@@ -164,19 +213,24 @@ fn settle(
         });
         let open = chosen.filter(|pod| !is_done(pod));
         let names = open.filter_map(|pod| pod["metadata"]["name"].as_str());
-        left = names.map(|name| format!("pod/{name}")).collect();
+        left = names.map(in_full).collect();
         Ok(left.is_empty())
     })?;
-    if done {
-        return Ok(ExitCode::SUCCESS);
+    match done {
+        true => Ok(ExitCode::SUCCESS),
+        false => Err(timed_out(args, wanted, &left)),
     }
+}
+
+/// The error of a wait for what is not yet as wanted.
+fn timed_out(args: &ChosenArgs, wanted: &str, left: &[String]) -> CliError {
     let what = format!(
         "timed out after {}: not {wanted} yet: {}",
         args.timeout,
         left.join(", ")
     );
-    let hint = "the request holds: it goes on without this command; `coracle describe pod NAME` shows how far it is";
-    Err(CliError::new(what).hint(hint))
+    let hint = "the request holds: it goes on without this command; `coracle describe KIND/NAME` shows how far it is";
+    CliError::new(what).hint(hint)
 }
 
 #[cfg(test)]
@@ -203,5 +257,40 @@ mod tests {
         let metadata = json!({ "deletionTimestamp": "2026-01-01T00:00:00Z" });
         let going = json!({ "metadata": metadata, "status": { "phase": "Failed" } });
         assert!(!has_failed(&going));
+    }
+    #[test]
+    fn a_job_tries_again_until_it_has_ended_or_one_of_its_pods_is_well() {
+        let condition = |kind: &str| json!([{ "type": kind, "status": "True" }]);
+        for (status, again) in [
+            (
+                json!({ "active": 0, "ready": 0, "succeeded": 0, "failed": 1 }),
+                true,
+            ),
+            (json!({ "active": 1, "ready": 0, "failed": 1 }), true),
+            (json!({ "active": 1, "ready": 1, "failed": 1 }), false),
+            (json!({ "succeeded": 1, "failed": 1 }), false),
+            (
+                json!({ "failed": 1, "conditions": condition("FailureTarget") }),
+                true,
+            ),
+            (
+                json!({ "failed": 1, "conditions": condition("Failed") }),
+                false,
+            ),
+            (
+                json!({ "failed": 1, "conditions": condition("Complete") }),
+                false,
+            ),
+            (
+                json!({ "failed": 1, "conditions": condition("Suspended") }),
+                false,
+            ),
+            (
+                json!({ "failed": 1, "conditions": [{ "type": "Suspended", "status": "False" }] }),
+                true,
+            ),
+        ] {
+            assert_eq!(tries_again(&json!({ "status": status })), again, "{status}");
+        }
     }
 }

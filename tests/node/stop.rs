@@ -213,6 +213,38 @@ fn a_start_of_what_has_failed_for_good_says_so_at_once() {
 }
 
 #[test]
+fn a_start_of_a_job_between_two_tries_waits_for_the_next_one() {
+    let agent = Agent::start();
+    // The second try goes on.
+    let script = "test -e /out/tried && exec sleep 1000000; touch /out/tried; exit 3";
+    let job = format!(
+        "apiVersion: batch/v1\nkind: Job\nmetadata: {{name: again}}\nspec: {{backoffLimit: 6, template: {{spec: \
+         {{restartPolicy: Never, terminationGracePeriodSeconds: 1, containers: [{{name: main, image: 'busybox:test', \
+         command: [sh, -c, {script:?}], volumeMounts: [{{name: out, mountPath: /out}}]}}], volumes: [{{name: out, \
+         hostPath: {{path: {}}}}}]}}}}}}\n",
+        agent.root.display()
+    );
+    agent.write("again.yaml", &job);
+    let failed = [
+        "wait",
+        "job/again",
+        "--for=jsonpath={.status.failed}=1",
+        "--timeout",
+        "60s",
+    ];
+    agent.ok(&["wait", "job/again", "--for=create", "--timeout", "30s"]);
+    agent.ok(&failed);
+    agent.ok(&["stop", "job/again"]);
+    let output = agent.cli(&["start", "job/again", "--timeout", "100ms"]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("not ready yet: job/again"), "{said}");
+    agent.ok(&["start", "job/again", "--timeout", "60s"]);
+    let ready = ["get", "job/again", "-o", "jsonpath={.status.ready}"];
+    assert_eq!(agent.ok(&ready), "1");
+}
+
+#[test]
 fn a_deployment_is_stopped_started_and_restarted_as_a_whole() {
     let agent = Agent::start();
     let document = |image: &str| {
