@@ -38,6 +38,29 @@ fn names_of_pods_containers_images_and_others_are_offered() {
             .iter()
             .any(|name| name.contains(image.split(':').next().unwrap()))
     );
+    // Names of kinds that a command refuses are not offered.
+    for (line, wanted) in [
+        ("rollout history pod/", &["pod/web"][..]),
+        ("rollout undo pod ", &["web"]),
+        ("rollout status pod/", &[]),
+        ("rollout restart pod ", &[]),
+        ("wait pod/", &["pod/web"]),
+        ("wait images/", &[]),
+        ("wait files ", &[]),
+        ("describe pods/", &["pods/web"]),
+        ("describe images/", &[]),
+        ("events --for po/", &["po/web"]),
+        ("events --for cm/", &[]),
+        ("delete pod/", &["pod/web"]),
+        ("delete cm/", &[]),
+        ("restart pod/", &["pod/web"]),
+        ("restart cm/", &[]),
+        ("exec cm/", &[]),
+        ("condition set pod/", &["pod/web"]),
+    ] {
+        let words: Vec<&str> = line.split(' ').collect();
+        assert_eq!(offered(&agent, &words), wanted, "{line}");
+    }
     assert!(offered(&agent, &["logs", "-n", "def"]).contains(&"default".to_owned()));
     // The shell itself.
     let script = agent.ok(&["completion", "bash"]);

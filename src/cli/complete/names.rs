@@ -103,14 +103,10 @@ impl Asked<'_> {
         let pairs = |before: &[String]| before.iter().any(|word| word.contains('/'));
         match (self.before.first(), self.current.split_once('/')) {
             (_, Some((kind, _))) => {
-                let known = Resource::from_str(kind, true);
-                let names = known.map_or_else(|_| Vec::new(), |kind| self.names(kind));
+                let names = self.names_of_kind(kind);
                 names.iter().map(|name| format!("{kind}/{name}")).collect()
             }
-            (Some(first), None) if !pairs(self.before) => {
-                let known = Resource::from_str(first, true);
-                known.map_or_else(|_| Vec::new(), |kind| self.names(kind))
-            }
+            (Some(first), None) if !pairs(self.before) => self.names_of_kind(first),
             _ => {
                 let before = self.current.rsplit_once(',').map(|(before, _)| before);
                 let named = self.kinds().into_iter().map(|kind| match before {
@@ -122,18 +118,43 @@ impl Asked<'_> {
         }
     }
 
-    /// The kinds that the command takes.
+    /// The names of a kind, if the command takes it.
+    fn names_of_kind(&self, word: &str) -> Vec<String> {
+        let kind = Resource::from_str(word, true).ok();
+        let kind = kind.filter(|kind| self.takes(*kind));
+        kind.map(|kind| self.names(kind)).unwrap_or_default()
+    }
+
+    /// The kinds that the command takes, in its own words.
     fn kinds(&self) -> Vec<String> {
-        let first = self.path.first().copied().unwrap_or_default();
-        let takes = |kind: &Resource| match first {
-            "rollout" => rollout::is_for(*kind),
-            "wait" => get::is_kubernetes(*kind),
-            "events" => events::is_for(*kind),
+        match self.path.first() {
+            Some(&"describe") => names_of(DescribeResource::value_variants().iter()),
+            _ => {
+                let all = Resource::value_variants().iter();
+                names_of(all.filter(|kind| self.takes(**kind)))
+            }
+        }
+    }
+
+    /// Whether the command is for objects of this kind.
+    fn takes(&self, kind: Resource) -> bool {
+        let is_pod = kind == Resource::Pods;
+        let has_pods = is_pod || kind.workload().is_some();
+        match *self.path {
+            ["rollout", "history" | "undo"] => is_pod || rollout::is_for(kind),
+            ["rollout", ..] => rollout::is_for(kind),
+            ["wait"] => get::is_kubernetes(kind),
+            ["events"] => events::is_for(kind),
+            ["describe"] => {
+                let mut all = DescribeResource::value_variants().iter();
+                all.any(|known| known.listed() == Some(kind))
+            }
+            ["delete"] | ["condition", ..] => is_pod,
+            ["stop" | "start" | "restart" | "retry"] => has_pods,
+            ["exec" | "attach" | "debug" | "logs" | "port-forward"] => {
+                has_pods || kind == Resource::Services
+            }
             _ => true,
-        };
-        match first {
-            "describe" => names_of(DescribeResource::value_variants().iter()),
-            _ => names_of(Resource::value_variants().iter().filter(|kind| takes(kind))),
         }
     }
 
