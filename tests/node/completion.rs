@@ -33,6 +33,14 @@ fn names_of_pods_containers_images_and_others_are_offered() {
         offered(&agent, &["get", "pods", "-n", "elsewhere", ""]),
         [""; 0]
     );
+    assert_eq!(
+        offered(&agent, &["-n", "elsewhere", "get", "pods", ""]),
+        [""; 0]
+    );
+    assert_eq!(
+        offered(&agent, &["-n", "default", "get", "pods", ""]),
+        ["web"]
+    );
     assert!(
         offered(&agent, &["image", "rm", ""])
             .iter()

@@ -11,7 +11,7 @@ use clap::{Arg, ArgAction, Command, CommandFactory, ValueHint};
 use super::args::{Cli, Shell};
 use super::client::Client;
 use super::error::Result;
-use super::put;
+use super::{leading, put};
 
 /// Printed instead of candidates where files are meant: shells complete those themselves.
 const FILES: &str = ":files";
@@ -86,7 +86,7 @@ impl Line {
             namespace: "default".to_owned(),
             after_dashes: false,
         };
-        for word in words {
+        for word in &leading::of_line(words) {
             line.take(word, client);
         }
         line
@@ -269,6 +269,8 @@ mod tests {
             ("image ls --output=wi", vec!["--output=wide"]),
             ("get depl", vec!["deployments"]),
             ("get pod,depl", vec!["pod,deployments"]),
+            ("-n x descr", vec!["describe"]),
+            ("-n x --socket /x get depl", vec!["deployments"]),
             ("get -n x persistentvolumec", vec!["persistentvolumeclaims"]),
             ("completion f", vec!["fish"]),
             ("drain --dry-run=c", vec!["--dry-run=client"]),
