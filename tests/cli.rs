@@ -78,6 +78,12 @@ fn a_black_box_that_is_named_has_to_be_there() {
     }
     let out = coracle(&["blackbox", "--file", "/dev/null"]);
     assert!(!out.status.success());
+    let empty = std::env::temp_dir().join(format!("coracle-cli-empty-{}", std::process::id()));
+    std::fs::write(&empty, "").unwrap();
+    let out = coracle(&["blackbox", "--file", empty.to_str().unwrap()]);
+    std::fs::remove_file(&empty).unwrap();
+    assert!(out.status.success());
+    assert_eq!(text(&out.stdout), "nothing is recorded\n");
 }
 
 #[test]
@@ -86,6 +92,15 @@ fn a_name_without_its_kind_is_answered_with_the_whole_command() {
     let error = text(&out.stderr);
     assert_eq!(out.status.code(), Some(2), "{error}");
     assert!(error.contains("coracle delete pod web"), "{error}");
+    let error = text(&coracle(&["delete", "crash", "fails"]).stderr);
+    assert!(error.contains("coracle delete pod crash fails"), "{error}");
+    for line in [
+        &["delete", "images", "web"][..],
+        &["delete", "web", "pod/db"],
+    ] {
+        let error = text(&coracle(line).stderr);
+        assert!(!error.contains("coracle delete pod"), "{line:?}: {error}");
+    }
     let error = text(&coracle(&["delete", "pdo"]).stderr);
     assert!(error.contains("did you mean `pod`?"), "{error}");
     let error = text(&coracle(&["stop", "svc/shop"]).stderr);

@@ -85,11 +85,24 @@ pub(super) fn start(client: &Client, args: &StartArgs) -> Result<ExitCode> {
         "{}: failed, and does not run again by itself",
         failed.join(", ")
     );
-    let hint = match failed.iter().any(|one| one.starts_with("pod/")) {
-        true => "`coracle describe` shows why; after `coracle delete pod NAME` a pod runs again",
-        false => "`coracle describe` shows why; a Job runs again after a change of its annotations",
-    };
-    Err(CliError::new(what).hint(hint))
+    Err(CliError::new(what).hint(runs_again(&failed)))
+}
+
+/// How what has failed runs again.
+fn runs_again(failed: &[String]) -> &'static str {
+    let is_pod = |one: &String| one.starts_with("pod/");
+    match (failed.iter().any(is_pod), failed.iter().all(is_pod)) {
+        (_, true) => {
+            "`coracle describe` shows why; after `coracle delete pod NAME` a pod runs again"
+        }
+        (false, _) => {
+            "`coracle describe` shows why; a Job runs again after a change of its annotations"
+        }
+        (true, false) => {
+            "`coracle describe` shows why; a pod runs again after `coracle delete pod NAME`, a Job after a change of its \
+             annotations"
+        }
+    }
 }
 
 /// Whether a pod has failed for good. The agent brings back what the node stopped.
@@ -258,6 +271,21 @@ mod tests {
         let going = json!({ "metadata": metadata, "status": { "phase": "Failed" } });
         assert!(!has_failed(&going));
     }
+    #[test]
+    fn a_failed_pod_and_a_failed_job_have_both_hints() {
+        let (pod, job) = ("coracle delete pod NAME", "change of its annotations");
+        for (failed, has_pod, has_job) in [
+            (&["pod/web"][..], true, false),
+            (&["job/copy"], false, true),
+            (&["job/copy", "pod/web"], true, true),
+        ] {
+            let failed: Vec<String> = failed.iter().map(|&one| one.to_owned()).collect();
+            let hint = runs_again(&failed);
+            let found = (hint.contains(pod), hint.contains(job));
+            assert_eq!(found, (has_pod, has_job), "{failed:?}: {hint}");
+        }
+    }
+
     #[test]
     fn a_job_tries_again_until_it_has_ended_or_one_of_its_pods_is_well() {
         let condition = |kind: &str| json!([{ "type": kind, "status": "True" }]);

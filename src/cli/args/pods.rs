@@ -220,21 +220,30 @@ impl DeleteArgs {
                 .hint("remove its document from the manifest directory; `coracle get files` lists what is there"));
         }
         let found = target::targets::<DeleteResource>(&self.what);
-        let found = found.map_err(|error| match self.bare_name() {
-            Some(name) => error.hint(format!("the pod of that name: coracle delete pod {name}")),
-            None => error,
+        let found = found.map_err(|error| match self.bare_names() {
+            [] => error,
+            [name] => error.hint(format!("the pod of that name: coracle delete pod {name}")),
+            names => {
+                let names = names.join(" ");
+                error.hint(format!(
+                    "the pods of those names: coracle delete pod {names}"
+                ))
+            }
         })?;
         Ok(found.into_iter().flat_map(|(_, names)| names).collect())
     }
 
-    /// The only word, if it looks like a name rather than a kind.
-    fn bare_name(&self) -> Option<&str> {
-        let [word] = &self.what[..] else {
-            return None;
-        };
+    /// The words, if they all look like names rather than kinds.
+    fn bare_names(&self) -> &[String] {
         let wide = self.all || self.selector.is_some();
-        let is_kind = suggest::nearest(word, &["pod"]).is_some();
-        (!wide && !is_kind && !word.contains(['/', ','])).then_some(word)
+        let is_name = |word: &String| {
+            let is_kind = Resource::from_str(word, true).is_ok();
+            !is_kind && suggest::nearest(word, &["pod"]).is_none() && !word.contains(['/', ','])
+        };
+        match !wide && self.what.iter().all(is_name) {
+            true => &self.what,
+            false => &[],
+        }
     }
 }
 
