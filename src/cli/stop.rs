@@ -67,13 +67,14 @@ pub(super) fn start(client: &Client, args: &StartArgs) -> Result<ExitCode> {
         over || well_off
     })?;
     if args.chosen.wait {
+        // Between two tries, a Job may also have no pod at all.
+        failing.extend(all.iter().filter_map(|one| match one {
+            Chosen::Workload(WorkloadKind::Job, name) => Some(name.clone()),
+            _ => None,
+        }));
         let open: Vec<&String> = failing.difference(&well).collect();
         next_tries(client, &args.chosen, &open, end)?;
-        let jobs = all.iter().filter_map(|one| match one {
-            Chosen::Workload(WorkloadKind::Job, name) => Some(name),
-            _ => None,
-        });
-        for job in jobs.chain(open).collect::<BTreeSet<_>>() {
+        for job in &failing {
             failed.extend(failed_job(client, &args.chosen, job)?);
         }
     }
