@@ -151,12 +151,14 @@ fn next_tries(client: &Client, args: &ChosenArgs, open: &[&String], end: Instant
 /// Whether a Job without a pod that is ready or has succeeded is going to have another one.
 fn tries_again(job: &Value) -> bool {
     let status = &job["status"];
-    let ends = ["Complete", "Failed", "Suspended"];
+    let ends = ["Complete", "Failed"];
+    // The condition `Suspended` also stands for a stop, and is there until the agent has taken the start in.
+    let suspended = job["spec"]["suspend"] == true;
     let mut conditions = status["conditions"].as_array().into_iter().flatten();
     let ended =
         conditions.any(|c| c["status"] == "True" && ends.iter().any(|end| c["type"] == *end));
     let any = |field: &str| status[field].as_u64().is_some_and(|count| count > 0);
-    !ended && !any("ready") && !any("succeeded")
+    !ended && !suspended && !any("ready") && !any("succeeded")
 }
 
 /// The name of a Job, if it has failed.
@@ -312,7 +314,7 @@ mod tests {
             ),
             (
                 json!({ "failed": 1, "conditions": condition("Suspended") }),
-                false,
+                true,
             ),
             (
                 json!({ "failed": 1, "conditions": [{ "type": "Suspended", "status": "False" }] }),
@@ -321,5 +323,7 @@ mod tests {
         ] {
             assert_eq!(tries_again(&json!({ "status": status })), again, "{status}");
         }
+        let suspended = json!({ "spec": { "suspend": true }, "status": { "failed": 1 } });
+        assert!(!tries_again(&suspended));
     }
 }
