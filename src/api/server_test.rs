@@ -277,7 +277,7 @@ fn a_watch_from_a_list_has_no_deletions_of_what_was_not_in_it() {
     server.store.upsert_pod(pod("late", "Running"));
     let list = server.get("/api/v1/pods?labelSelector=app%3Dother");
     let version = list["metadata"]["resourceVersion"].as_str().unwrap();
-    // Both change while nobody watches. Only the second one may have been in the list.
+    // Both change while nobody watches. The second one gets other labels: it may have been in the list.
     let mut changed = pod("web", "Running");
     changed.metadata.annotations = Some([("a".to_owned(), "b".to_owned())].into());
     server.store.upsert_pod(changed);

@@ -25,9 +25,9 @@ pub(super) fn run(client: &Client, args: &PlanArgs) -> Result<ExitCode> {
 
 fn plan(client: &Client, args: &PlanArgs) -> Result<ExitCode> {
     let mut files = Vec::new();
-    for path in args.all_paths() {
+    for path in args.manifests.all_paths() {
         for file in validate::files(path)? {
-            files.push(read(&file, args.strict)?);
+            files.push(read(&file, args.manifests.strict)?);
         }
     }
     let body = json!({ "items": files });

@@ -294,10 +294,16 @@ pub(super) fn already_defined(path: &Path, bytes: &[u8]) -> Vec<String> {
 
 pub(super) fn run(args: &ValidateArgs) -> Result<ExitCode> {
     let node = Node::of_this_machine();
-    let level = (args.pod_security.unwrap_or(node.pod_security), args.strict);
+    let level = (
+        args.pod_security.unwrap_or(node.pod_security),
+        args.manifests.strict,
+    );
     // Files that are named may belong together, as a shell lists those of a directory.
-    let (folders, named): (Vec<PathBuf>, Vec<PathBuf>) =
-        args.all_paths().cloned().partition(|path| path.is_dir());
+    let (folders, named): (Vec<PathBuf>, Vec<PathBuf>) = args
+        .manifests
+        .all_paths()
+        .cloned()
+        .partition(|path| path.is_dir());
     let mut reports = Vec::new();
     let groups = folders.into_iter().map(|folder| (false, vec![folder]));
     for (named, group) in groups.chain([(true, named)]) {

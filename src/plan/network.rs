@@ -22,7 +22,8 @@ type WithIps<'p> = (&'p PodState, Vec<IpAddr>);
 type Value<'p> = (&'p str, &'p str);
 
 /// The current pods and services. `node_ips` are the node's addresses, that of the default route first, or those of the
-/// bridge if it has no others; pods on the host network have them. Before the manifests are read the view has no services, and must not be acted on.
+/// bridge if it has no others; pods on the host network have them. Before the manifests are read the view has no
+/// services, and must not be acted on.
 pub fn view(state: &NodeState, node_ips: &[IpAddr]) -> ClusterView {
     let node_ips = one_a_family(node_ips);
     let mut pods: Vec<WithIps<'_>> = state

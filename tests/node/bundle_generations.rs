@@ -498,3 +498,53 @@ fn a_pod_that_runs_its_generations_image_already_is_not_restarted() {
     });
     assert_eq!((site.starts("moving"), site.starts("still")), before);
 }
+
+/// A pod with a claim of this size.
+fn with_claim(version: &str, size: &str) -> String {
+    let claim = super::claims::sized("data", size);
+    let mounted = "  volumes: [{name: v, persistentVolumeClaim: {claimName: data}}]\n";
+    let text = super::bundles::pod("web", version);
+    let (meta, spec) = text.split_once("spec:\n").expect("a spec");
+    format!("{claim}---\n{meta}spec:\n{mounted}{spec}")
+}
+
+#[test]
+fn a_generation_with_a_smaller_claim_comes_back_with_the_claim_as_it_is() {
+    let site = Site::new();
+    site.bundles(&[
+        ("one", &[("web.yaml", with_claim("1", "1Gi"))]),
+        ("two", &[("web.yaml", with_claim("2", "2Gi"))]),
+        ("three", &[("web.yaml", with_claim("3", "1Gi"))]),
+    ]);
+    let agent = &site.agent;
+    // After a restart pods are shown before documents.
+    let wait_size = || {
+        let path = "jsonpath={.items[0].status.capacity.storage}";
+        let deadline = std::time::Instant::now() + PATIENCE;
+        while agent.ok(&["get", "pvc", "-o", path]) != "2Gi" {
+            assert!(std::time::Instant::now() < deadline, "{}", agent.log());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    };
+    for (archive, version) in [("one", "1"), ("two", "2")] {
+        site.apply_ok(archive, &[]);
+        site.wait_version("web", version);
+    }
+    wait_size();
+    agent.ok(&["bundle", "rollback"]);
+    site.wait_version("web", "1");
+    agent.kill_and_restart();
+    site.wait_version("web", "1");
+    wait_size();
+    // One that was never in force says so before.
+    let path = site.archive("three");
+    let planned = agent.cli(&["bundle", "plan", path.to_str().expect("utf-8")]);
+    let said = String::from_utf8([planned.stderr, planned.stdout].concat()).expect("utf-8");
+    assert!(
+        said.contains("claim `default/data` keeps its size of 2Gi"),
+        "{said}"
+    );
+    site.apply_ok("three", &[]);
+    site.wait_version("web", "3");
+    wait_size();
+}

@@ -20,7 +20,7 @@ impl Site {
     }
 
     /// Writes manifests and makes a bundle `site` of them; the registry is gone afterwards.
-    fn bundles(&self, all: &[(&str, &[(&str, String)])]) {
+    pub(crate) fn bundles(&self, all: &[(&str, &[(&str, String)])]) {
         let registry = Registry::start(&self.agent);
         for (archive, files) in all {
             let dir = self.agent.root.join("bundles").join(archive);
@@ -304,56 +304,6 @@ fn a_plan_shows_what_a_bundle_would_change() {
         "{text}"
     );
     assert_eq!(site.ls()[0]["current"]["generation"], 1);
-}
-
-/// A pod with a claim of this size.
-fn with_claim(version: &str, size: &str) -> String {
-    let claim = super::claims::sized("data", size);
-    let mounted = "  volumes: [{name: v, persistentVolumeClaim: {claimName: data}}]\n";
-    let text = pod("web", version);
-    let (meta, spec) = text.split_once("spec:\n").expect("a spec");
-    format!("{claim}---\n{meta}spec:\n{mounted}{spec}")
-}
-
-#[test]
-fn a_generation_with_a_smaller_claim_comes_back_with_the_claim_as_it_is() {
-    let site = Site::new();
-    site.bundles(&[
-        ("one", &[("web.yaml", with_claim("1", "1Gi"))]),
-        ("two", &[("web.yaml", with_claim("2", "2Gi"))]),
-        ("three", &[("web.yaml", with_claim("3", "1Gi"))]),
-    ]);
-    let agent = &site.agent;
-    // After a restart pods are shown before documents.
-    let wait_size = || {
-        let path = "jsonpath={.items[0].status.capacity.storage}";
-        let deadline = std::time::Instant::now() + PATIENCE;
-        while agent.ok(&["get", "pvc", "-o", path]) != "2Gi" {
-            assert!(std::time::Instant::now() < deadline, "{}", agent.log());
-            std::thread::sleep(Duration::from_millis(50));
-        }
-    };
-    for (archive, version) in [("one", "1"), ("two", "2")] {
-        site.apply_ok(archive, &[]);
-        site.wait_version("web", version);
-    }
-    wait_size();
-    agent.ok(&["bundle", "rollback"]);
-    site.wait_version("web", "1");
-    agent.kill_and_restart();
-    site.wait_version("web", "1");
-    wait_size();
-    // One that was never in force says so before.
-    let path = site.archive("three");
-    let planned = agent.cli(&["bundle", "plan", path.to_str().expect("utf-8")]);
-    let said = String::from_utf8([planned.stderr, planned.stdout].concat()).expect("utf-8");
-    assert!(
-        said.contains("claim `default/data` keeps its size of 2Gi"),
-        "{said}"
-    );
-    site.apply_ok("three", &[]);
-    site.wait_version("web", "3");
-    wait_size();
 }
 
 #[test]

@@ -396,9 +396,9 @@ pub struct ExplainArgs {
     pub output: OutputArgs,
 }
 
-/// `coracle validate`.
+/// Manifests that are checked.
 #[derive(Debug, Clone, Args)]
-pub struct ValidateArgs {
+pub struct ManifestsArgs {
     /// Manifests, directories of them, or `-`
     #[arg(required_unless_present = "files")]
     pub paths: Vec<PathBuf>,
@@ -408,6 +408,21 @@ pub struct ValidateArgs {
     /// Refuse documents of kinds that are not read (Ingress, RBAC …) also beside others, instead of passing over them
     #[arg(long)]
     pub strict: bool,
+}
+
+impl ManifestsArgs {
+    /// All that is named.
+    pub(in crate::cli) fn all_paths(&self) -> impl Iterator<Item = &PathBuf> {
+        self.paths.iter().chain(&self.files)
+    }
+}
+
+/// `coracle validate`.
+#[derive(Debug, Clone, Args)]
+pub struct ValidateArgs {
+    /// What is read.
+    #[command(flatten)]
+    pub manifests: ManifestsArgs,
     /// Pod Security Standard to check against: privileged, baseline or restricted. Default: that of this machine's
     /// settings, or privileged
     #[arg(long, value_name = "LEVEL", value_parser = pod_security)]
@@ -417,33 +432,13 @@ pub struct ValidateArgs {
     pub output: OutputArgs,
 }
 
-impl ValidateArgs {
-    /// All that is named.
-    pub(in crate::cli) fn all_paths(&self) -> impl Iterator<Item = &PathBuf> {
-        self.paths.iter().chain(&self.files)
-    }
-}
-
 /// `coracle plan`.
 #[derive(Debug, Clone, Args)]
 pub struct PlanArgs {
-    /// Manifests, directories of them, or `-`
-    #[arg(required_unless_present = "files")]
-    pub paths: Vec<PathBuf>,
-    /// The same, as kubectl takes it
-    #[arg(short = 'f', long = "filename", value_name = "FILE", hide = true)]
-    pub files: Vec<PathBuf>,
-    /// Refuse documents of kinds that are not read (Ingress, RBAC …) also beside others, instead of passing over them
-    #[arg(long)]
-    pub strict: bool,
+    /// What is read.
+    #[command(flatten)]
+    pub manifests: ManifestsArgs,
     /// Print JSON
     #[command(flatten)]
     pub output: OutputArgs,
-}
-
-impl PlanArgs {
-    /// All that is named.
-    pub(in crate::cli) fn all_paths(&self) -> impl Iterator<Item = &PathBuf> {
-        self.paths.iter().chain(&self.files)
-    }
 }

@@ -39,7 +39,7 @@ use Option_::{
     Text,
 };
 
-/// podman's: a root that can only be read has places in memory that can be written.
+/// podman keeps some directories of a read-only root writable, in memory.
 pub(super) const READ_ONLY_TMPFS: &str = "x-read-only-tmpfs";
 
 const OPTIONS: &[(&str, Option_)] = &[
